@@ -106,12 +106,12 @@ def passwords() -> None:
         is_refused(Member("wrong-password", port, login.format("sterna", wrong)), refused)
         is_refused(Member("no-password", port, 'name = "iot"'), refused)
         is_refused(
-            Member("narrow", port, login.format("narrow", secret)), "the node has not joined", "Permissions Violation"
+            Member("narrow", port, login.format("narrow", secret)), "does not permit this node to", "Permissions Violation"
         )
         # The documented rights are for one name.
         other = login.replace("iot", "other")
         is_refused(
-            Member("other-name", port, other.format("sterna", secret)), "the node has not joined", "Permissions Violation"
+            Member("other-name", port, other.format("sterna", secret)), "does not permit this node to", "Permissions Violation"
         )
     finally:
         nats.kill()

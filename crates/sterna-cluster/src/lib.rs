@@ -17,12 +17,14 @@
 
 pub mod arrivals;
 pub mod commits;
+mod conditions;
 pub mod echoes;
 mod engine;
 pub mod owners;
 mod port;
 mod report;
 pub mod requests;
+mod rights;
 mod settings;
 mod status;
 pub mod subject;

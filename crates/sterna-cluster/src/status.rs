@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::conditions::Conditions;
 use crate::engine::refusals::Refusals;
+use crate::rights::Rights;
 
 /// A number that one thread changes and any thread reads.
 #[derive(Debug, Default)]
@@ -38,6 +40,9 @@ pub struct Status {
     pub(crate) is_stalled: AtomicBool,
     pub(crate) is_draining: AtomicBool,
     pub(crate) refusals: Refusals,
+    /// What this node may do in NATS.
+    pub(crate) rights: Rights,
+    pub(crate) conditions: Conditions,
     pub(crate) is_sure: AtomicBool,
     pub(crate) lacks_streams: AtomicBool,
     pub(crate) tells_again: AtomicBool,
@@ -96,33 +101,54 @@ impl Status {
 
     /// Why the node does not take part in the cluster as it should; `None` where it does.
     #[must_use]
-    pub fn trouble(&self) -> Option<&'static str> {
+    pub fn trouble(&self) -> Option<String> {
         let is = |flag: &AtomicBool| flag.load(Ordering::Acquire);
-        if is(&self.is_superseded) {
-            Some("another process has this node's name")
+        let words = &self.conditions;
+        let sentence = if is(&self.is_superseded) {
+            "another process has this node's name"
         } else if is(&self.is_unfit) {
-            Some("other nodes read no version of the wire form that this one writes")
+            "other nodes read no version of the wire form that this one writes"
         } else if !is(&self.is_connected) {
-            Some(self.refusals.sentence())
+            self.refusals.sentence()
+        } else if let Some(refused) = self.rights.sentence() {
+            return Some(refused);
         } else if !is(&self.has_joined) {
-            Some("the node has not joined")
+            return Some(words.not_joined());
+        } else if !self.has_rights() {
+            "this node's rights in NATS are being proved"
+        } else if let Some(deaf) = words.deaf() {
+            return Some(deaf);
         } else if is(&self.lacks_streams) {
-            Some("NATS has lost streams of this cluster: they are made again")
+            "NATS has lost streams of this cluster: they are made again"
         } else if is(&self.tells_again) {
-            Some("NATS has lost what this node knows: it is written again")
+            "NATS has lost what this node knows: it is written again"
+        } else if let Some(quorum) = words.no_quorum() {
+            return Some(quorum);
         } else if !is(&self.knows_nodes) {
-            Some("what other nodes want is not known yet")
+            "what other nodes want is not known yet"
         } else if !is(&self.hears_nodes) {
-            Some("what other nodes want is read again")
+            "what other nodes want is read again"
         } else if !is(&self.knows_retained) {
-            Some("retained messages are not complete yet")
+            "retained messages are not complete yet"
         } else if !is(&self.is_sure) {
-            Some("the node is not sure of its sessions")
+            "the node is not sure of its sessions"
         } else if is(&self.is_stalled) {
-            Some("NATS takes no messages")
+            return Some(words.takes_nothing());
         } else {
-            None
-        }
+            return None;
+        };
+        Some(sentence.to_owned())
+    }
+
+    /// Facts that operators are to know although the node takes part as it should, a sentence each.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        self.conditions.remarks()
+    }
+
+    /// Whether this node has proved its rights on the present connection, and none was refused since.
+    pub(crate) fn has_rights(&self) -> bool {
+        self.rights.hold_for(self.connects.get())
     }
 
     /// A server of NATS is connected. Returns the number of the connection.
@@ -156,9 +182,9 @@ impl Status {
         self.hears_nodes.store(false, Ordering::Release);
     }
 
-    /// Whether this node hears what other nodes want.
+    /// Whether this node hears what other nodes want. One that lacks rights may not.
     pub(crate) fn hears_nodes(&self) -> bool {
-        self.hears_nodes.load(Ordering::Acquire)
+        self.hears_nodes.load(Ordering::Acquire) && self.has_rights() && !self.conditions.is_deaf()
     }
 
     /// Whether messages may go to other nodes.
@@ -168,6 +194,8 @@ impl Status {
             && is(&self.has_joined)
             && is(&self.knows_nodes)
             && is(&self.hears_nodes)
+            && self.has_rights()
+            && !self.conditions.is_deaf()
             && !is(&self.is_stalled)
             && !is(&self.is_superseded)
             && !is(&self.is_unfit)

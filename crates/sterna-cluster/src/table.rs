@@ -120,6 +120,8 @@ pub struct Table {
     hears_since_ms: Option<u64>,
     /// Whether each node that lives has said a word since.
     has_heard_all: bool,
+    /// Whether silence of others says that they are gone.
+    judges: bool,
 }
 
 impl Table {
@@ -143,6 +145,7 @@ impl Table {
             events: Vec::new(),
             hears_since_ms: None,
             has_heard_all: false,
+            judges: true,
         }
     }
 
@@ -416,7 +419,9 @@ impl Table {
             .filter_map(|(name, peer)| {
                 let silent_ms = now_ms.saturating_sub(peer.heard_ms);
                 let presence = match peer.presence {
-                    Presence::Here | Presence::Away if silent_ms >= self.absence_ms => {
+                    Presence::Here | Presence::Away
+                        if self.judges && silent_ms >= self.absence_ms =>
+                    {
                         Presence::Gone
                     }
                     Presence::Here if silent_ms >= self.lease_ms => Presence::Away,
@@ -437,6 +442,19 @@ impl Table {
         for peer in self.peers.values_mut() {
             peer.heard_ms = now_ms;
         }
+    }
+
+    /// Says whether silence of others says that they are gone: not while this node may be deaf. Whether it does from now
+    /// on, and did not.
+    pub const fn set_judges(&mut self, judges: bool) -> bool {
+        let did = std::mem::replace(&mut self.judges, judges);
+        judges && !did
+    }
+
+    /// The nodes that are away, with their incarnations.
+    pub fn away(&self) -> impl Iterator<Item = (&Arc<str>, u64)> {
+        let away = (self.peers.iter()).filter(|(_, peer)| peer.presence == Presence::Away);
+        away.map(|(name, peer)| (name, peer.incarnation))
     }
 
     /// Changes since the last call.

@@ -17,6 +17,7 @@ use crate::key_refresh;
 use crate::mail::Mail;
 use crate::metrics::Sources;
 use crate::policy::{self, Policy};
+use crate::unread_store;
 use crate::weighing::{self, Weighing};
 
 /// Time after which a reload does not wait for a shard any more: for its count of what is lost, or for its judgement.
@@ -144,7 +145,12 @@ impl Prepared {
             authority(&config.tls).err(),
             client_keys(&config.tls).err(),
         ];
-        let found = credentials.into_iter().chain([rest]).chain(tls);
+        let store = unread_store::refusal(config);
+        let found = credentials
+            .into_iter()
+            .chain([rest])
+            .chain(tls)
+            .chain([store]);
         let mut problems: Vec<String> = found.flatten().collect();
         // Traces and certificates are kept in one directory.
         problems.dedup();

@@ -38,6 +38,7 @@ use crate::shard::{Found, Parts, Shard};
 use crate::store::OpenStore;
 use crate::sys::Board;
 use crate::tracer::Tracer;
+use crate::unread_store;
 
 /// The application protocols of QUIC listeners (ALPN).
 const PROTOCOLS: [&[u8]; 3] = [b"mqtt", b"amqp", b"h3"];
@@ -69,6 +70,10 @@ impl Server {
     pub fn start(config: &Config) -> Result<Self, String> {
         config.check().map_err(|problems| problems.join("\n"))?;
         warn_of(config);
+        if let Some(why) = unread_store::refusal(config) {
+            return Err(why);
+        }
+        unread_store::warn_of(config);
         // Before they are read: none that changes meanwhile is overlooked.
         let files = file_watch::marks(&config.tls);
         let Prepared {

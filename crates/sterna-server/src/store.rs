@@ -13,7 +13,7 @@ use crate::mail::Mail;
 use crate::node_clock::{NodeClock, SystemClocks};
 
 /// Name of its folder in the data directory.
-const FOLDER: &str = "store";
+pub(crate) const FOLDER: &str = "store";
 
 /// The store of the broker; without an engine it keeps nothing.
 #[derive(Debug, Default)]

@@ -37,7 +37,6 @@ pub(super) async fn connect(
     let most_ms = settings.maximum_backoff_ms;
     let mut options = ConnectOptions::new()
         .name(format!("sterna {} {}", settings.name, settings.node))
-        .no_echo()
         .retry_on_initial_connect()
         .max_reconnects(None)
         .ping_interval(Duration::from_millis((settings.lease_ms / 2).max(500)))
@@ -107,6 +106,7 @@ impl Core {
             match self.try_join().await {
                 Ok(()) => break,
                 Err(why) => {
+                    self.status.conditions.set_join(why.clone());
                     if why != last && self.status.is_connected() {
                         tracing::warn!(why, "the node cannot join the cluster yet");
                         last = why;
@@ -128,6 +128,7 @@ impl Core {
         if !self.status.is_connected() {
             return Err("no server of NATS is connected".to_owned());
         }
+        self.prove_rights(true).await?;
         self.may_have_regions()?;
         self.make_streams().await?;
         self.learn_what_came().await?;

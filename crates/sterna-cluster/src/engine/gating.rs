@@ -64,14 +64,22 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
+    use crate::rights::Right;
 
     const PATIENCE_MS: u64 = 1_000;
+
+    /// The way is back, and rights are proved on it.
+    fn comes_back(status: &Status) -> u64 {
+        let connects = status.way_is_back();
+        assert!(status.rights.are_proved(connects));
+        connects
+    }
 
     /// A node that has joined, knows what others want, and may send.
     fn joined() -> (Gating, Status, PeerGate) {
         let (gating, status, gate) = (Gating::default(), Status::default(), PeerGate::new(1));
         status.has_joined.store(true, Ordering::Release);
-        let connects = status.way_is_back();
+        let connects = comes_back(&status);
         gate.set_knows_wanted();
         assert!(status.knows_nodes_since(connects));
         assert_eq!(
@@ -102,7 +110,7 @@ mod tests {
         status.way_is_lost();
         gating.look(10, PATIENCE_MS, &status, &gate);
         gating.look(10 + PATIENCE_MS, PATIENCE_MS, &status, &gate);
-        let connects = status.way_is_back();
+        let connects = comes_back(&status);
         assert_eq!(gating.look(2_000, PATIENCE_MS, &status, &gate), None);
         assert_eq!(state(&gate), (false, false), "it has not read it");
         gate.set_knows_wanted();
@@ -117,7 +125,7 @@ mod tests {
         let connects = status.connects.get();
         status.way_is_lost();
         assert!(!status.knows_nodes_since(connects), "it is away");
-        status.way_is_back();
+        comes_back(&status);
         assert!(!status.knows_nodes_since(connects), "that was before");
         assert!(!status.may_send());
         gating.look(10, PATIENCE_MS, &status, &gate);
@@ -130,7 +138,7 @@ mod tests {
     fn who_is_cut_off_when_it_has_just_joined_forgets_it_too() {
         let (gating, status, gate) = (Gating::default(), Status::default(), PeerGate::new(1));
         status.has_joined.store(true, Ordering::Release);
-        status.way_is_back();
+        comes_back(&status);
         gate.set_knows_wanted();
         status.way_is_lost();
         gating.look(10, PATIENCE_MS, &status, &gate);
@@ -146,5 +154,26 @@ mod tests {
         gating.look(10, PATIENCE_MS, &status, &gate);
         let turn = gating.look(10 + PATIENCE_MS, PATIENCE_MS, &status, &gate);
         assert_eq!((turn, state(&gate)), (Some(Turn::Shut), (false, true)));
+    }
+
+    #[test]
+    fn who_lacks_a_right_sends_nothing_and_forgets_what_others_want() {
+        let (gating, status, gate) = joined();
+        let right = Right::refused_by("Permissions Violation for Subscription to \"a\"");
+        status.rights.is_refused(right.expect("a right"));
+        assert!(!status.may_send());
+        assert_eq!(gating.look(10, PATIENCE_MS, &status, &gate), None);
+        gating.look(10 + PATIENCE_MS, PATIENCE_MS, &status, &gate);
+        assert_eq!(state(&gate), (false, false));
+    }
+
+    /// It would take all others for gone.
+    #[test]
+    fn who_is_deaf_sends_nothing() {
+        let (gating, status, gate) = joined();
+        status.conditions.set_deaf(Some("a".to_owned()));
+        assert_eq!(gating.look(10, PATIENCE_MS, &status, &gate), None);
+        gating.look(10 + PATIENCE_MS, PATIENCE_MS, &status, &gate);
+        assert_eq!(state(&gate), (false, false));
     }
 }

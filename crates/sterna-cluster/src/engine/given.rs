@@ -64,6 +64,10 @@ impl Core {
     /// Hears what other nodes give. The newest batch of each waits, however long the one before it takes.
     pub(super) async fn receive_given(self: Rc<Self>) {
         let hear = async |batch: async_nats::Message| {
+            if batch.payload.is_empty() && batch.reply.is_none() {
+                // A trial of rights.
+                return;
+            }
             let number = number_of(batch.headers.as_ref());
             let (Some(number), Some(reply)) = (number, batch.reply) else {
                 return self.cannot_read(

@@ -213,7 +213,10 @@ impl Core {
             let why = match answer {
                 Ok(_) => break true,
                 Err(error) if self.gives_up("an inbox", messages, &error) => break false,
-                Err(error) => error.to_string(),
+                Err(error) => {
+                    self.note_unwritten(&error);
+                    error.to_string()
+                }
             };
             self.status.failed_attempts.add(1);
             if !has_failed {

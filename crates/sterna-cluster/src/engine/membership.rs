@@ -10,6 +10,7 @@ use sterna_broker::Interest;
 
 use super::streams::NODES;
 use super::{Core, Ended, Retry};
+use crate::conditions::Remark;
 use crate::owners::{WriteError, incarnation_in};
 use crate::port::ToShard;
 use crate::table::{Event, Presence};
@@ -46,13 +47,19 @@ impl Core {
             // It may have been cut off and be back since the last beat: then its connection is another.
             let way = is_connected.then(|| self.status.connects.get());
             if (is_connected && way != heard_by) || stood_still {
+                self.hearing.begins(self.now_ms());
                 self.table.borrow_mut().begins_to_hear(self.now_ms());
             }
             heard_by = way;
             last_ms = self.now_ms();
             if is_connected {
-                self.say("here").await;
-                self.table.borrow_mut().look(self.now_ms());
+                if self.status.rights.has_answers() {
+                    self.say("here").await;
+                }
+                if self.look_at_others() == Some(true) {
+                    // A new connection has all subscriptions. NATS tells nobody of one that it has lost.
+                    let _ = self.client.force_reconnect().await;
+                }
             }
             self.tell_changes();
             self.look_at_gate();
@@ -61,6 +68,48 @@ impl Core {
                 () = self.connected.notified() => {}
             }
         }
+    }
+
+    /// Looks who was not heard of. A node that may not hear, or is deaf, gives up nobody. Returns whether it is deaf, where
+    /// that is news.
+    fn look_at_others(&self) -> Option<bool> {
+        let (now_ms, lease_ms) = (self.now_ms(), self.settings.lease_ms);
+        let is_deaf = !self.hearing.hears_itself(now_ms, lease_ms);
+        let own = (self.settings).subject(&format!("alive.{}", self.settings.node));
+        let is_news = self
+            .status
+            .conditions
+            .set_deaf(is_deaf.then(|| own.clone()));
+        if is_news {
+            if is_deaf {
+                tracing::warn!(
+                    subject = own,
+                    "NATS does not bring this node's own words back"
+                );
+            } else {
+                tracing::info!("this node hears itself again");
+            }
+        }
+        let mut table = self.table.borrow_mut();
+        let leases = (lease_ms, self.settings.session_lease_ms);
+        let unheard = self.hearing.unheard(now_ms, leases, table.away());
+        let named = Some(unheard.join(", ")).filter(|named| !named.is_empty());
+        let remark = named.map(|named| {
+            format!(
+                "this node does not hear {named}, which lives: its marks come, and its words do not"
+            )
+        });
+        let text = remark.clone().unwrap_or_default();
+        if self.status.conditions.remark(Remark::Unheard, remark) && !text.is_empty() {
+            tracing::warn!("{text}");
+        }
+        let judges = !is_deaf && unheard.is_empty() && self.status.has_rights();
+        if table.set_judges(judges) {
+            // Silence of before was this node's own deafness.
+            table.begins_to_hear(now_ms);
+        }
+        table.look(now_ms);
+        is_news.then_some(is_deaf)
     }
 
     /// The line that this node says of itself.
@@ -99,6 +148,10 @@ impl Core {
     }
 
     pub(super) fn heard(&self, subject: &str, payload: &[u8]) {
+        if payload.is_empty() {
+            // A trial of rights.
+            return;
+        }
         let node = subject.rsplit('.').next().unwrap_or_default();
         let line = std::str::from_utf8(payload).unwrap_or_default();
         let mut words = line.split(' ');
@@ -111,6 +164,9 @@ impl Core {
             tracing::debug!(node, line, "a node says what this one does not understand");
             return;
         };
+        if *node == *self.settings.node && incarnation == self.incarnation.get() {
+            self.hearing.heard_itself(self.now_ms());
+        }
         let is_leaving = word == "leaving";
         (self.table.borrow_mut()).heard(self.now_ms(), node, incarnation, is_leaving, reads);
         self.tell_changes();
@@ -143,6 +199,10 @@ impl Core {
                 _ = looks.tick() => {
                     if self.status.is_connected() && self.status.connects.get() != connects {
                         return Err("the connection is another".to_owned());
+                    }
+                    // After rights that were missing, or deafness.
+                    if self.status.hears_nodes() && !self.gate.knows_wanted() {
+                        return Err("shards have forgotten it".to_owned());
                     }
                     continue;
                 }

@@ -13,6 +13,7 @@ mod gating;
 mod given;
 mod groups;
 mod handed_over;
+mod hearing;
 mod incoming;
 mod interest;
 mod kept;
@@ -22,7 +23,9 @@ mod membership;
 #[cfg(test)]
 mod offline;
 mod outgoing;
+mod proving;
 mod questions;
+mod quorum;
 pub(crate) mod refusals;
 mod regions;
 mod report;
@@ -138,6 +141,7 @@ struct Core {
     ending: RefCell<HashSet<Arc<str>>>,
     untold_arrived: Notify,
     incarnation: Cell<u64>,
+    hearing: hearing::Hearing,
     streams: streams::Streams,
     unreadable: unreadable::Unreadable,
     ends: RefCell<ends::Ends>,
@@ -335,6 +339,7 @@ impl Engine {
             ending: RefCell::default(),
             untold_arrived: Notify::new(),
             incarnation: Cell::new(0),
+            hearing: hearing::Hearing::default(),
             streams: streams::Streams::default(),
             unreadable: unreadable::Unreadable::default(),
             ends: RefCell::default(),
@@ -383,6 +388,8 @@ impl Core {
         let core = Rc::clone(&self);
         self.spawn(async move {
             core.join().await;
+            core.spawn(Rc::clone(&core).keep_proving());
+            core.spawn(Rc::clone(&core).look_for_quorum());
             core.spawn(Rc::clone(&core).run_lanes());
             core.spawn(Rc::clone(&core).beat());
             core.spawn(Rc::clone(&core).hear());
@@ -466,7 +473,8 @@ impl Core {
                 tracing::info!("messages of QoS 1 and 2 go to other nodes");
             }
             Some(gating::Turn::Shut) => {
-                let why = self.status.trouble().unwrap_or("not known");
+                let why = self.status.trouble();
+                let why = why.unwrap_or_else(|| "not known".to_owned());
                 tracing::warn!(
                     why,
                     "messages of QoS 1 and 2 that other nodes want are refused"

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use async_nats::{ClientError, ConnectErrorKind, Event, ServerError};
 
+use crate::rights::Right;
 use crate::status::Status;
 
 /// Why no server of NATS is connected, as the last attempt had it.
@@ -55,6 +56,16 @@ pub(super) fn noted(status: &Status, event: &Event) {
             None => return tracing::debug!(event = %event, "NATS"),
         },
         Event::ServerError(ServerError::Other(text)) => {
+            if let Some(right) = Right::refused_by(text) {
+                let told = right.to_string();
+                if status.rights.is_refused(right) {
+                    tracing::warn!(
+                        right = told,
+                        "Permissions Violation: NATS does not permit something that this node needs"
+                    );
+                }
+                return;
+            }
             let mut told = (refusals.told.lock()).unwrap_or_else(PoisonError::into_inner);
             if *told != *text {
                 tracing::warn!(error = %text.escape_debug(), "NATS refuses something to this node");
@@ -95,7 +106,7 @@ mod tests {
     #[test]
     fn the_last_refusal_is_told_until_a_connection_is_made() {
         let status = Status::default();
-        assert_eq!(status.trouble(), Some(SENTENCES[0]));
+        assert_eq!(status.trouble().as_deref(), Some(SENTENCES[0]));
         let failed =
             |kind: ConnectErrorKind| Event::ClientError(ClientError::Other(kind.to_string()));
         for (kind, word) in [
@@ -109,6 +120,6 @@ mod tests {
             assert!(trouble.contains(word), "{trouble}");
         }
         noted(&status, &Event::Connected);
-        assert_eq!(status.trouble(), Some(SENTENCES[0]));
+        assert_eq!(status.trouble().as_deref(), Some(SENTENCES[0]));
     }
 }

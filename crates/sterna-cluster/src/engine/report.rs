@@ -9,8 +9,8 @@ use async_nats::Subject;
 use async_nats::jetstream::stream::{Info, PeerInfo};
 use futures_util::{StreamExt, TryStreamExt};
 
-use super::Core;
 use super::streams::INBOX;
+use super::Core;
 use crate::report::{FollowerView, NodeView, NodeWord, Report, StreamView};
 use crate::table::Presence;
 
@@ -43,16 +43,16 @@ impl Core {
         let status = &self.status;
         let nats = self.client.server_info();
         let state = if status.is_draining.load(Ordering::Acquire) {
-            "draining"
+            "draining".to_owned()
         } else {
-            status.trouble().unwrap_or("ready")
+            (status.trouble()).unwrap_or_else(|| "ready".to_owned())
         };
         NodeWord {
             node: self.settings.node.clone(),
             incarnation: self.incarnation.get(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             wire: self.reads().to_string(),
-            state: state.to_owned(),
+            state,
             nats_server: nats.server_name,
             nats_version: nats.version,
             waiting_bytes: self.gate.waiting_bytes(),
@@ -78,6 +78,10 @@ impl Core {
     pub(super) async fn hear_drains(self: Rc<Self>) {
         let say = async |word: async_nats::Message| {
             let node = String::from_utf8_lossy(&word.payload);
+            // This node's own word comes back, and one without a name is a trial of rights.
+            if node.is_empty() || *node == *self.settings.node {
+                return;
+            }
             tracing::info!(node = %node.escape_debug(), "a node drains: it will leave");
         };
         self.hear_each(DRAIN, say).await;
@@ -107,7 +111,8 @@ impl Core {
                 (Vec::new(), None)
             }
         };
-        problems.extend(self.status.trouble().map(str::to_owned));
+        problems.extend(self.status.trouble());
+        problems.extend(self.status.remarks());
         let own = NodeView {
             node: self.settings.node.clone(),
             presence: "here",
@@ -165,7 +170,9 @@ impl Core {
                 let Ok(word) = serde_json::from_slice::<NodeWord>(&answer.payload) else {
                     continue;
                 };
-                words.insert(word.node.clone(), word);
+                if word.node != self.settings.node {
+                    words.insert(word.node.clone(), word);
+                }
             }
             Some(())
         };

@@ -200,7 +200,9 @@ impl Core {
                 });
             }
             Action::Mark { sent_ms } => {
-                if self.owns_sessions.get() && self.status.is_connected() {
+                // Who cannot hear that its marks come back does not say that it lives.
+                let has_way = self.status.is_connected() && self.status.rights.has_answers();
+                if self.owns_sessions.get() && has_way {
                     let core = Rc::clone(self);
                     self.spawn(async move {
                         core.mark(&format!("here {sent_ms}")).await;
@@ -399,6 +401,18 @@ impl Core {
         }
     }
 
+    /// A mark of another process has come: it lives, unless it says that it leaves.
+    fn note_life(&self, node: &str, payload: &[u8]) {
+        let mut words = std::str::from_utf8(payload).unwrap_or_default().split(' ');
+        let incarnation = words.nth(1).and_then(incarnation_in);
+        if let (Some(incarnation), Some("here")) = (incarnation, words.next())
+            && *node != *self.settings.node
+        {
+            let lease_ms = self.settings.session_lease_ms;
+            (self.hearing).marked(self.now_ms(), node, incarnation, lease_ms);
+        }
+    }
+
     async fn mark(&self, word: &str) {
         let subject = self
             .settings
@@ -470,6 +484,7 @@ impl Core {
                 _ => self.cannot_read("record of a session", subject, "its form is not known"),
             },
             Some("mark") => {
+                self.note_life(last, payload);
                 let passed = read_mark(last, payload).and_then(|(process, mark)| {
                     owners.mark_passed(now_ms, sequence, &process, mark)
                 });

@@ -124,6 +124,12 @@ impl Core {
         Ok(made?.cached_info().clone())
     }
 
+    /// The names of this cluster's streams in NATS.
+    pub(super) fn stream_names(&self) -> Vec<String> {
+        let wanted = self.wanted_streams().into_iter();
+        wanted.map(|(_, config)| config.name).collect()
+    }
+
     fn wanted_streams(&self) -> Vec<(&'static str, stream::Config)> {
         let settings = &self.settings;
         let base = |stream: &str, subjects: &[&str]| stream::Config {

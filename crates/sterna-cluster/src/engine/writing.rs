@@ -92,7 +92,19 @@ impl Core {
         let answers = sent
             .into_iter()
             .map(async |answer| answer?.await.map(|stored| stored.sequence));
-        things.into_iter().zip(join_all(answers).await).collect()
+        let answered: Vec<_> = things.into_iter().zip(join_all(answers).await).collect();
+        if let Some(error) = answered
+            .iter()
+            .find_map(|(_, answer)| answer.as_ref().err())
+        {
+            self.note_unwritten(error);
+        }
+        answered
+    }
+
+    /// Notes for operators why NATS takes nothing.
+    pub(super) fn note_unwritten(&self, error: &PublishError) {
+        self.status.conditions.set_unwritten(error.to_string());
     }
 
     /// Writes the last of a subject where that has the sequence number `expected` so far; 0 where there is none.

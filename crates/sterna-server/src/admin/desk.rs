@@ -375,17 +375,17 @@ impl Desk<'_, '_> {
                     return say(out, id, 503, &format!("cluster: {trouble}\n"));
                 }
                 let stage = self.cx.memory.stage();
+                let memory = Some(stage).filter(|stage| *stage != Stage::Normal);
+                let memory = memory.map(|stage| format!("memory is short: {stage}"));
                 let doubt = self.admin.sources.clock().and_then(NodeClock::doubt);
-                let memory = format!("memory is short: {stage}");
-                let reasons: Vec<&str> = Some(&*memory)
-                    .filter(|_| stage != Stage::Normal)
-                    .into_iter()
-                    .chain(doubt.map(Doubt::sentence))
-                    .collect();
-                let text = if reasons.is_empty() {
+                let doubt = doubt.map(|doubt| doubt.sentence().to_owned());
+                let remarks = self.admin.sources.cluster_remarks().into_iter();
+                let remarks = remarks.map(|remark| format!("cluster: {remark}"));
+                let remarks: Vec<String> = memory.into_iter().chain(doubt).chain(remarks).collect();
+                let text = if remarks.is_empty() {
                     "ready\n".to_owned()
                 } else {
-                    format!("ready, but {}\n", reasons.join("; "))
+                    format!("ready, but {}\n", remarks.join("; "))
                 };
                 say(out, id, 200, &text);
             }

@@ -37,6 +37,9 @@ settings! {
         restart allow_plaintext_beyond_loopback: bool = false;
         /// Copies that NATS keeps of each message. At most the number of servers.
         restart replicas: u8 = 3, within 1..=5;
+        /// Whether the node starts beside a store that is not empty. The store stays on disk, unread: sessions and
+        /// messages of a start without a cluster are not in the cluster.
+        restart ignore_store: bool = false;
         /// Time without a word of a node after which it gets no messages of QoS 0.
         restart lease_ms: u64 = 4_000, within MIN_LEASE_MS..;
         /// Time for which a node is sure of its sessions after it has heard from NATS. A client whose node died or is

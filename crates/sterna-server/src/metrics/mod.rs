@@ -129,8 +129,13 @@ impl Sources {
     }
 
     /// Why the node does not take part in its cluster as it should; `None` where it does, or there is none.
-    pub(crate) fn cluster_trouble(&self) -> Option<&'static str> {
+    pub(crate) fn cluster_trouble(&self) -> Option<String> {
         self.cluster.as_ref()?.status.trouble()
+    }
+
+    /// Facts about the cluster that operators are to know although the node takes part as it should, a sentence each.
+    pub(crate) fn cluster_remarks(&self) -> Vec<String> {
+        (self.cluster.as_ref()).map_or_else(Vec::new, |cluster| cluster.status.remarks())
     }
 
     /// Bytes that NATS keeps at most for the cluster's sessions; 0 where there is no cluster.

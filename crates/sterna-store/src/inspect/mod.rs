@@ -121,6 +121,31 @@ pub fn inspect(disk: &Arc<dyn Disk>) -> Result<Inspection, OpenError> {
     Ok(inspection)
 }
 
+/// Whether a store has neither messages nor records. It reads no more than the first frame of the log. Also where there is no store.
+///
+/// # Errors
+/// When it is of a newer version, or cannot be read. Then it is not known to be empty.
+pub fn is_empty(disk: &Arc<dyn Disk>) -> Result<bool, OpenError> {
+    let store = match ClosedStore::open(disk) {
+        Err(OpenError::Missing) => return Ok(true),
+        store => store?,
+    };
+    if store.records.count > 0 {
+        return Ok(false);
+    }
+    let mut has_frames = false;
+    let walked = store.walk(&mut |_, _, _, _| {
+        has_frames = true;
+        // Nothing behind it is of interest.
+        Err(std::io::ErrorKind::Interrupted.into())
+    });
+    if has_frames {
+        return Ok(false);
+    }
+    // A damaged place was a frame, or is a file that had some.
+    Ok(walked?.damage.is_empty())
+}
+
 /// The needs of a store's readers, by their records: with it, [`compact`] takes out the rest.
 ///
 /// They are told within the limits for rewriting in the settings; everything beyond stays. All stays if a record cannot

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::sequence;
+use crate::conditions::Remark;
 use crate::engine::Core;
 use crate::engine::streams::LOG;
 
@@ -108,6 +109,14 @@ impl Core {
             };
             let bytes = info.state.bytes;
             let is_full = bytes >= self.settings.log_bytes / 8 * FULL_EIGHTHS;
+            let remark = is_full.then(|| {
+                let most = self.settings.log_bytes;
+                format!(
+                    "the log is full: {bytes} bytes of {most} (cluster.maximum_log_bytes). Publishers of what sessions \
+                     want that outlive their connections are refused"
+                )
+            });
+            self.status.conditions.remark(Remark::FullLog, remark);
             if self.gate.set_log_full(is_full) != is_full {
                 if is_full {
                     tracing::warn!(
