@@ -7,7 +7,6 @@ mod shortage;
 mod stopping;
 
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
 use sterna_broker::{Broker, ConsumerId, CrowdedReader, Event, ShardId};
 use sterna_net::{
@@ -21,6 +20,7 @@ use crate::bans::Bans;
 use crate::cluster::Member;
 use crate::config::{OnLostRight, Protocol};
 use crate::context::Context;
+use crate::control::Awaited;
 use crate::holding::Holding;
 use crate::http;
 use crate::identity::Checker;
@@ -68,8 +68,8 @@ pub struct Shard {
     found: Found,
     memory: Arc<Memory>,
     shortage: Shortage,
-    /// Who waits until all sessions are judged by the policy in force.
-    judging: Vec<Sender<()>>,
+    /// Dropped when all sessions are judged by the policy in force: a reload waits for that.
+    judging: Vec<Awaited>,
     bans_round: bans::Round,
     /// Since when nothing is read, for this shard is ahead of another one.
     ahead_since_ms: Option<u64>,
