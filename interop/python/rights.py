@@ -217,6 +217,31 @@ def wrong_rule_while_away(world: World) -> None:
     writer.leave()
 
 
+def changed_while_stopped(world: World) -> None:
+    """The rules take a right while no broker runs: what is published then is not the reader's, and what follows is."""
+    reader, writer = Reader(world, "stopped", "ann"), Reader(world, "stopped-writer", "bob")
+    reader.connect()
+    reader.subscribe("stopped/secret")
+    reader.leave()
+    writer.connect()
+    writer.publish("stopped/secret", "before")
+    writer.leave()
+    for denied, payload in (("stopped/#", "while denied"), ("else", "after")):
+        world.broker.kill()
+        world.deny(denied)
+        world.broker.start()
+        wait_until("the broker is ready", world.is_ready)
+        writer = Reader(world, "stopped-writer", "bob")
+        writer.connect()
+        writer.publish("stopped/secret", payload)
+        writer.leave()
+    reader = Reader(world, "stopped", "ann")
+    if not reader.connect():
+        raise Failure("the session is gone")
+    reader.wants("before", "after")
+    reader.leave()
+
+
 def missing_user(world: World) -> None:
     """A user who is missing for a moment has his session again."""
     reader, writer = Reader(world, "missing", "ann"), Reader(world, "missing-writer", "bob")
@@ -257,7 +282,12 @@ def missing_user(world: World) -> None:
     writer.leave()
 
 
-ROWS = {"wrong-rule": wrong_rule, "wrong-rule-while-away": wrong_rule_while_away, "missing-user": missing_user}
+ROWS = {
+    "wrong-rule": wrong_rule,
+    "wrong-rule-while-away": wrong_rule_while_away,
+    "changed-while-stopped": changed_while_stopped,
+    "missing-user": missing_user,
+}
 
 
 def main() -> None:

@@ -613,6 +613,37 @@ def by_certificate(world: Doors, name: str) -> None:
     writer.leave()
 
 
+def topic_deleted(world: Doors, name: str) -> None:
+    """A topic is deleted over HTTP while the right to it is gone: the subscription does not come back with the right."""
+    writer = writer_of(world, name)
+    for is_away in (False, True):
+        topic = f"{name}/{is_away}"
+        reader = Reader(world, topic, "ann")
+        reader.connect()
+        reader.subscribe(topic)
+        reader.subscribe(f"{name}-open")
+        if is_away:
+            reader.leave()
+        world.deny(topic)
+        world.reload((1, 1))
+        retain(writer, topic, "while denied")
+        with http_request(world.http, "DELETE", f"/v1/topics/{topic}"):
+            pass
+        world.deny("else")
+        world.reload((0, 0))
+        if world.is_resting(topic) != [False]:
+            raise Failure(f"{world.is_resting(topic)} are left")
+        writer.publish(topic, "after")
+        writer.publish(f"{name}-open", "open")
+        if is_away:
+            reader = Reader(world, topic, "ann")
+            if not reader.connect():
+                raise Failure("the session is gone")
+        reader.wants("open")
+        reader.leave()
+    writer.leave()
+
+
 ROWS = {
     "http-session": row(HttpSession),
     "http-poll": row(Poll),
@@ -620,6 +651,7 @@ ROWS = {
     "certificate": by_certificate,
     "webhook": by_webhook,
     "token": by_token,
+    "topic-deleted": topic_deleted,
 }
 
 

@@ -2,7 +2,7 @@
 //! reload the configuration nor end the process.
 
 use std::fmt;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use sterna_broker::LostRights;
 
@@ -41,6 +41,20 @@ pub struct Reloaded {
     /// Whether sessions that are away are still to be judged by the new rules. Until they are, what is published may not be
     /// kept for one that has got a right back.
     pub is_judging: bool,
+}
+
+/// A word that is still to come: it is said when the last copy is dropped.
+#[derive(Clone, Debug)]
+pub struct Awaited {
+    _said: Sender<()>,
+}
+
+impl Awaited {
+    /// The word, and the end at which somebody waits. It hangs up when the word is said.
+    pub(crate) fn new() -> (Self, Receiver<()>) {
+        let (sender, receiver) = channel();
+        (Self { _said: sender }, receiver)
+    }
 }
 
 /// The result of an order. `Ok` has its effects, `Err` the reason of a refusal.

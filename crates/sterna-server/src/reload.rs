@@ -10,7 +10,7 @@ use sterna_net::{Certificates, ClientAuthority, ClientKeys, Courier, Identity, S
 
 use crate::certificate::{self, Certificate};
 use crate::config::{Config, Tls};
-use crate::control::{Obeyed, Reloaded};
+use crate::control::{Awaited, Obeyed, Reloaded};
 use crate::data_directory::DataDirectory;
 use crate::identity::{Issuer, Tokens, Users};
 use crate::key_refresh;
@@ -277,9 +277,9 @@ impl Live {
     /// Waits until all shards have judged all sessions by the policy that they were told of last. False where some have
     /// not in time.
     fn await_judgement(&self) -> bool {
-        let (tell, told) = channel();
-        tell_all(&self.courier, || Mail::Judging(tell.clone()));
-        drop(tell);
+        let (word, told) = Awaited::new();
+        tell_all(&self.courier, || Mail::Judging(word.clone()));
+        drop(word);
         // A shard drops its end. One that has failed judges nobody any more.
         told.recv_timeout(MOST_WEIGHING) == Err(RecvTimeoutError::Disconnected)
     }
@@ -349,7 +349,7 @@ impl Live {
             certificate: prepared.certificate,
             directory: prepared.directory,
         };
-        // Who hears of the reload may rely on it: what is published then is kept for whoever has its right back.
+        // From the answer on, messages are kept for all who have a right back.
         if !grants_like && !self.await_judgement() {
             reloaded.is_judging = true;
             tracing::warn!(

@@ -20,17 +20,6 @@ const SUBSCRIPTIONS_PER_CALL: usize = 4_096;
 /// Time after which it is asked again whether the store has written what follows from the last part, in milliseconds.
 const UNWRITTEN_MS: u64 = 5;
 
-/// How a session is to be judged that was restored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Standing {
-    /// It was, by these rules.
-    Judged,
-    /// By the rules in force, which are others.
-    Anew,
-    /// Another node had it: it is judged when its client returns.
-    Unknown,
-}
-
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Judging {
@@ -48,7 +37,7 @@ pub(super) struct Judging {
 struct Walk {
     /// The next slot.
     slot: u32,
-    /// What follows from the last part is written when the store has come so far: not more is gathered in memory.
+    /// The store has written the last part's records when it has come so far. The next part waits for that.
     token: u64,
     due_ms: u64,
 }
@@ -113,6 +102,7 @@ impl<P: DoorState> Broker<P> {
                 self.queues.sessions.unpack(slot);
                 subscriptions += self.queues.sessions[slot].subscriptions.len();
                 self.judge_slot(now_ms, slot);
+                self.write_cursor_of_judged(slot);
                 self.queues.pack_again();
             }
             slot += 1;
@@ -125,7 +115,17 @@ impl<P: DoorState> Broker<P> {
         true
     }
 
-    /// What follows from [`judge_on`](Self::judge_on) has gone to the store.
+    /// Gathers the cursor's record of a session that was judged. Until it is written, the session takes the memory of one
+    /// that is not packed.
+    pub(super) fn write_cursor_of_judged(&mut self, slot: u32) {
+        let session = self.queues.sessions.get(slot);
+        let reader = session.and_then(|session| session.reader.as_ref());
+        if reader.is_some_and(|reader| reader.is_changed) {
+            self.queues.write_cursor(slot);
+        }
+    }
+
+    /// The records of [`judge_on`](Self::judge_on) have gone to the store.
     pub(super) fn judged_on(&mut self) {
         let token = self.token();
         if let Some(walk) = &mut self.judging.walk {
@@ -158,36 +158,18 @@ impl<P: DoorState> Broker<P> {
         (self.rights.as_ref()).map_or([0; 32], |rights| rights.digest())
     }
 
-    /// How restored sessions are to be judged, with the record of an earlier process. Rules that changed while no process
-    /// ran hold from the end of the log on.
-    pub(super) fn standing_of_restored(
-        &mut self,
-        now_ms: u64,
-        judged: Option<&JudgedRecord>,
-    ) -> Standing {
+    /// Whether restored sessions are judged, with the record of an earlier process: where the rules are others, or were new.
+    /// Rules that changed while no process ran hold from the end of the log on.
+    pub(super) fn judges_restored(&mut self, now_ms: u64, judged: Option<&JudgedRecord>) -> bool {
         let known = judged.filter(|judged| judged.digest == self.digest());
         let judging = &mut self.judging;
-        // What the store retains is dated back to now, and has not changed.
+        // Retained messages of the store are dated back to now, and have not changed.
         let start = (self.queues.store.next_position(), now_ms + 1);
         let (position, since_ms) = known.and_then(|known| known.since).unwrap_or(start);
         judging.position = position.min(start.0);
         judging.since_ms = Some(since_ms.min(start.1));
-        if known.is_some_and(|known| known.since.is_none()) {
-            return Standing::Judged;
-        }
-        judging.has_found_others = true;
-        Standing::Anew
-    }
-
-    /// Judges a session that was restored, and is not packed yet.
-    pub(super) fn judge_restored(&mut self, now_ms: u64, slot: u32, standing: Standing) {
-        match standing {
-            Standing::Judged => self.queues.sessions[slot].judged_by = self.rights_version,
-            Standing::Anew => {
-                self.judge_session(now_ms, slot, true);
-            }
-            Standing::Unknown => {}
-        }
+        judging.has_found_others = known.is_none_or(|known| known.since.is_some());
+        judging.has_found_others
     }
 
     /// All shards have judged what they have restored.

@@ -7,7 +7,6 @@ use bytes::Bytes;
 
 use super::Broker;
 use super::branches::RootTold;
-use super::judging::Standing;
 use crate::account::Account;
 use crate::api::{DoorState, NEVER_EXPIRES_S};
 use crate::attempts::Failures;
@@ -244,10 +243,10 @@ impl<P: DoorState> Broker<P> {
         self.orphans.extend(loaded.groups);
         let mut restored = loaded.restored;
         let limits = self.limits_of_stored();
-        let standing = self.standing_of_restored(now_ms, loaded.judged.as_ref());
+        let is_judged = self.judges_restored(now_ms, loaded.judged.as_ref());
         for (client_id, session) in loaded.sessions {
             let is_restored =
-                self.restore_session(now_ms, &client_id, session, (&limits, standing));
+                self.restore_session(now_ms, &client_id, session, (&limits, is_judged));
             restored.sessions += usize::from(is_restored);
         }
         // Nothing of this is new to the store, but for what has come to its end.
@@ -255,13 +254,14 @@ impl<P: DoorState> Broker<P> {
         restored
     }
 
-    /// Restores a session; false where it has ended. Filters are parsed within `limits`.
+    /// Restores a session, and judges it where that is to be; false where it has ended. Filters are parsed within
+    /// `limits`.
     fn restore_session(
         &mut self,
         now_ms: u64,
         client_id: &str,
         mut stored: StoredSession,
-        (limits, standing): (&Limits, Standing),
+        (limits, is_judged): (&Limits, bool),
     ) -> bool {
         let record = stored.session.as_ref();
         let Some(record) = record.filter(|record| record.expiry_s > 0).cloned() else {
@@ -311,7 +311,11 @@ impl<P: DoorState> Broker<P> {
             // It was connected: its consumer left when the broker did.
             self.mark_left(slot);
         }
-        self.judge_restored(now_ms, slot, standing);
+        // Others are judged when their clients return. A part of topics that one may get is not stored.
+        if is_judged {
+            self.judge_session(now_ms, slot, true);
+            self.write_cursor_of_judged(slot);
+        }
         self.queues.set_session_timer(slot);
         self.queues.pack(slot);
         true
@@ -454,7 +458,7 @@ impl<P: DoorState> Broker<P> {
         }
         self.hold_log(stored.cursor.first());
         let limits = self.limits_of_stored();
-        let is_here = self.restore_session(now_ms, client_id, stored, (&limits, Standing::Unknown));
+        let is_here = self.restore_session(now_ms, client_id, stored, (&limits, false));
         if !is_here {
             let client_id = Arc::from(client_id);
             self.note(Ownership::Release { client_id });

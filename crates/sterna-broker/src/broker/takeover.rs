@@ -80,7 +80,7 @@ impl<P: DoorState> Broker<P> {
         let session = &mut self.queues.sessions[slot];
         let moves = !clean_start && session.expiry_s > 0;
         if moves && session.judged_by != self.rights_version {
-            // Whoever waits until all of this shard are judged is not to wait until it has arrived.
+            // This shard may say at once that all its sessions are judged.
             self.judge_session(now_ms, slot, true);
         }
         let session = &mut self.queues.sessions[slot];

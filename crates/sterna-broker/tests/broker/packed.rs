@@ -370,6 +370,7 @@ fn many_packed_sessions_are_judged_in_parts() {
             "{more} in one call, after {judged}"
         );
         judged = now;
+        assert_eq!(cluster.directory.packed().0, SESSIONS, "packed at once");
     }
     assert_eq!(cluster.directory.sessions(), SESSIONS);
     cluster.broker(0).timeout(now_ms);

@@ -11,7 +11,7 @@ use crate::cluster::{Client, Cluster, qos};
 
 /// Nobody may read below `secret/`; the user `gone` is missing.
 #[derive(Debug)]
-struct Secretive;
+pub(crate) struct Secretive;
 
 impl Permit for Secretive {
     fn permits(&self, topic: &str) -> bool {

@@ -7,6 +7,7 @@ use sterna_store::MemoryStore;
 
 use crate::cluster::{Cluster, qos, text};
 use crate::late_store::LateStore;
+use crate::rights::Secretive;
 use crate::rights_return::{Fault, all_of, apply, open, say, started, started_at};
 
 /// Puts rules in force on all shards, which judge whoever is here.
@@ -219,5 +220,35 @@ fn a_subscription_without_a_right_ends_with_its_topic() {
         assert_eq!(all_of(&mut cluster, client), [""; 0], "away {is_away}");
         let subscriptions = cluster.brokers.iter().map(|broker| broker.counters());
         assert_eq!(subscriptions.map(|one| one.subscriptions).sum::<u64>(), 0);
+    }
+}
+
+/// A part of a subscription's topics is denied: also after a start, by the same rules and by others.
+#[test]
+fn what_is_denied_in_part_is_so_after_a_start() {
+    for is_denied_before in [false, true] {
+        let store = MemoryStore::new();
+        let mut cluster = started(1, &store, Fault::None);
+        if is_denied_before {
+            cluster.broker(0).set_rights(Arc::new(Secretive));
+            let now_ms = cluster.now_ms;
+            cluster.broker(0).judge(now_ms);
+            cluster.pass(10);
+        }
+        let client = open(&mut cluster, 0);
+        cluster.subscribe(client, "#", qos(Qos::AtLeastOnce));
+        cluster.close(client, Close::LOST);
+        cluster.pass(60_000);
+        drop(cluster);
+        let mut cluster = Cluster::with(1, Limits::default(), |_| Box::new(store.clone()));
+        let now_ms = cluster.now_ms;
+        cluster.broker(0).set_rights(Arc::new(Secretive));
+        cluster.broker(0).restore(now_ms);
+        cluster.broker(0).all_restored(now_ms);
+        say(&mut cluster, "secret/x", "denied and away");
+        let client = open(&mut cluster, 0);
+        say(&mut cluster, "secret/x", "denied");
+        say(&mut cluster, "open", "open");
+        assert_eq!(all_of(&mut cluster, client), ["open"], "{is_denied_before}");
     }
 }

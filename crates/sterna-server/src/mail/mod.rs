@@ -7,11 +7,11 @@ pub(crate) mod ranking;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
 use sterna_cluster::ToShard;
 use sterna_net::{ConnectionId, Courier};
 
+use crate::control::Awaited;
 use crate::identity::{Identity, Refusal};
 use crate::policy::Policy;
 use crate::session::SessionState;
@@ -57,7 +57,7 @@ pub enum Mail {
     /// A new policy is in force.
     Policy(Arc<Policy>),
     /// Drop this when all sessions are judged by the policies that came before: who has the other end waits for that.
-    Judging(Sender<()>),
+    Judging(Awaited),
     /// Say that the broker is not ready for new clients: it will stop.
     Drain,
     /// Tell clients goodbye and end.

@@ -8,7 +8,6 @@ mod shortage;
 mod stopping;
 
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
 use sterna_broker::{Broker, ConsumerId, CrowdedReader, Event, ShardId};
 use sterna_net::{
@@ -22,6 +21,7 @@ use crate::bans::Bans;
 use crate::cluster::Member;
 use crate::config::{OnLostRight, Protocol};
 use crate::context::Context;
+use crate::control::Awaited;
 use crate::holding::Holding;
 use crate::http;
 use crate::identity::Checker;
@@ -69,8 +69,8 @@ pub struct Shard {
     found: Found,
     memory: Arc<Memory>,
     shortage: Shortage,
-    /// Who waits until all sessions are judged by the policy in force.
-    judging: Vec<Sender<()>>,
+    /// Dropped when all sessions are judged by the policy in force: a reload waits for that.
+    judging: Vec<Awaited>,
     bans_round: bans::Round,
     /// When the first shard looks at the clocks again.
     clock_next_ms: Option<u64>,

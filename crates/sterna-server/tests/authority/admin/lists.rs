@@ -384,8 +384,8 @@ fn a_session_that_is_away_is_listed_and_can_be_ended() {
     );
     let subscriptions = world.all("/admin/v1/sessions/away/subscriptions", 1);
     let expected = json!([
-        {"filter": "t/1", "qos": 1, "no_local": false, "retain_as_published": false, "identifier": null},
-        {"filter": "t/2", "qos": 0, "no_local": true, "retain_as_published": false, "identifier": null},
+        {"filter": "t/1", "qos": 1, "no_local": false, "retain_as_published": false, "identifier": null, "resting": false},
+        {"filter": "t/2", "qos": 0, "no_local": true, "retain_as_published": false, "identifier": null, "resting": false},
     ]);
     assert_eq!(json!(subscriptions), expected);
     let ended = world.call("DELETE", "/admin/v1/sessions/away", "");
