@@ -24,7 +24,7 @@ pub enum EndCause {
     Fault,
     /// The topic, queue or node that it read was deleted.
     Deleted,
-    /// What the client asked for was refused, with an error: its link or subscription ended with that, or did not begin.
+    /// The client's request was refused with an error: its link or subscription ended with that, or did not begin.
     Refused,
     /// The broker has ended it, or has given the session to another consumer.
     Evicted(EvictReason),
