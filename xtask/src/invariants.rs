@@ -7,6 +7,7 @@ mod limits;
 mod links;
 mod packages;
 mod prose;
+mod shown;
 mod text;
 
 use std::fmt::Write as _;
@@ -127,6 +128,10 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Vec<Rule>, Failure> {
         Rule::new(
             "links between pages lead to a heading",
             links::broken(workspace, &tracked)?,
+        ),
+        Rule::new(
+            "each promise of durability has its test",
+            shown::unshown(workspace, &tracked)?,
         ),
         Rule::new(
             "comments begin with the thing",

@@ -22,13 +22,17 @@ pub enum EndCause {
     Stop,
     /// A fault of the broker's own: a step of its client panicked.
     Fault,
+    /// The topic, queue or node that it read was deleted.
+    Deleted,
+    /// The client's request was refused with an error: its link or subscription ended with that, or did not begin.
+    Refused,
     /// The broker has ended it, or has given the session to another consumer.
     Evicted(EvictReason),
 }
 
 impl EndCause {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Client,
         Self::Lost,
         Self::Violation,
@@ -37,6 +41,8 @@ impl EndCause {
         Self::Limit,
         Self::Stop,
         Self::Fault,
+        Self::Deleted,
+        Self::Refused,
         Self::Evicted(EvictReason::TakenOver),
         Self::Evicted(EvictReason::Administrative),
         Self::Evicted(EvictReason::ClusterAway),
@@ -58,13 +64,15 @@ impl EndCause {
             Self::Limit => 5,
             Self::Stop => 6,
             Self::Fault => 7,
-            Self::Evicted(EvictReason::TakenOver) => 8,
-            Self::Evicted(EvictReason::Administrative) => 9,
-            Self::Evicted(EvictReason::ClusterAway) => 10,
-            Self::Evicted(EvictReason::OtherUser) => 11,
-            Self::Evicted(EvictReason::StoreFull) => 12,
-            Self::Evicted(EvictReason::TooLarge) => 13,
-            Self::Evicted(EvictReason::FarBehind) => 14,
+            Self::Deleted => 8,
+            Self::Refused => 9,
+            Self::Evicted(EvictReason::TakenOver) => 10,
+            Self::Evicted(EvictReason::Administrative) => 11,
+            Self::Evicted(EvictReason::ClusterAway) => 12,
+            Self::Evicted(EvictReason::OtherUser) => 13,
+            Self::Evicted(EvictReason::StoreFull) => 14,
+            Self::Evicted(EvictReason::TooLarge) => 15,
+            Self::Evicted(EvictReason::FarBehind) => 16,
         }
     }
 
@@ -80,6 +88,8 @@ impl EndCause {
             Self::Limit => "limit",
             Self::Stop => "stop",
             Self::Fault => "fault",
+            Self::Deleted => "deleted",
+            Self::Refused => "refused",
             Self::Evicted(EvictReason::TakenOver) => "taken_over",
             Self::Evicted(EvictReason::Administrative) => "administrative",
             Self::Evicted(EvictReason::ClusterAway) => "cluster_away",

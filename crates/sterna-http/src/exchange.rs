@@ -180,6 +180,17 @@ pub trait Responses {
     fn close_session(&mut self, session: ExchangeId, code: u32, reason: &str);
 }
 
+/// The fault of a client that is turned away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// It broke the protocol.
+    Violation,
+    /// It asked for more than a limit of the server's.
+    Limit,
+    /// It sends too slowly, or takes nothing.
+    Slow,
+}
+
 /// Answers the requests of one connection. `out` takes the responses to this and to earlier
 /// requests. A response to an exchange that is gone has no effect.
 pub trait Application {
@@ -198,9 +209,9 @@ pub trait Application {
     /// The server stops: open responses are to end now, and open sessions.
     fn stop(&mut self, out: &mut dyn Responses);
 
-    /// The client broke the protocol or a limit, so that the connection or a request ends. The client
+    /// The client broke the protocol or a limit, so that the connection or a request ends, behind this call. The client
     /// is told by the carrier; `code` and `detail` are for the operator.
-    fn turned_away(&mut self, code: &str, detail: &str);
+    fn turned_away(&mut self, fault: Fault, code: &str, detail: &str);
 
     /// The client has opened a stream of a WebTransport session. `stream` is its number on the
     /// connection. This and the following are only for applications that

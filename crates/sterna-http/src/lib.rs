@@ -14,7 +14,7 @@
 //!
 //! ```
 //! use sterna_http::{
-//!     Application, Carrier, Content, Date, ExchangeId, Head, Refusal, Request, Responses,
+//!     Application, Carrier, Content, Date, ExchangeId, Fault, Head, Refusal, Request, Responses,
 //! };
 //! use sterna_net::{Chunk, ConnectionId, Network};
 //!
@@ -34,7 +34,7 @@
 //!     fn gone(&mut self, _: &mut dyn Responses, _: ExchangeId) {}
 //!     fn writable(&mut self, _: &mut dyn Responses) {}
 //!     fn stop(&mut self, _: &mut dyn Responses) {}
-//!     fn turned_away(&mut self, code: &str, detail: &str) {
+//!     fn turned_away(&mut self, _: Fault, code: &str, detail: &str) {
 //!         eprintln!("{code}: {detail}");
 //!     }
 //! }
@@ -67,6 +67,6 @@ mod tcp;
 
 pub use carrier::{Carrier, Settings};
 pub use date::Date;
-pub use exchange::{Application, Content, ExchangeId, Head, Refusal, Request, Responses};
+pub use exchange::{Application, Content, ExchangeId, Fault, Head, Refusal, Request, Responses};
 pub use http3::{INTERNAL_ERROR, NO_ERROR};
 pub use limits::Limits;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sterna_http::{
-    Application, Carrier, Content, Date, ExchangeId, Head, Limits, Refusal, Request, Responses,
-    Settings,
+    Application, Carrier, Content, Date, ExchangeId, Fault, Head, Limits, Refusal, Request,
+    Responses, Settings,
 };
 use sterna_net::sim::{self, Client, ClientOptions, Simulation};
 use sterna_net::{
@@ -71,7 +71,7 @@ impl Application for Mirror {
         self.told.push("stop".to_owned());
     }
 
-    fn turned_away(&mut self, code: &str, _: &str) {
+    fn turned_away(&mut self, _: Fault, code: &str, _: &str) {
         self.told.push(format!("turned away: {code}"));
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use sterna_h3::{Chunk, ErrorCode, Event, RequestHead, Scope, StreamId, Violation};
 
 use super::{Asked, Carrier, Incoming, Sent, Stream, exchange};
-use crate::exchange::{Application, ExchangeId, Head, Refusal, Request};
+use crate::exchange::{Application, ExchangeId, Fault, Head, Refusal, Request};
 
 impl Carrier {
     /// Bytes arrived.
@@ -173,7 +173,7 @@ impl Carrier {
             Event::Settings(settings) if settings.datagrams && self.lacks_datagrams => {
                 let code = ErrorCode::H3_SETTINGS_ERROR;
                 let detail = "SETTINGS_H3_DATAGRAM without max_datagram_frame_size";
-                app.turned_away(&code.to_string(), detail);
+                app.turned_away(Fault::Violation, &code.to_string(), detail);
                 self.close_code = Some(code);
             }
             // The engine itself keeps to the client's settings. The other events are for clients, or ask for nothing.
@@ -323,7 +323,11 @@ impl Carrier {
 
     /// Tells the operator what a client did wrong; the client has been told by the engine, or will be.
     fn violated(&mut self, app: &mut dyn Application, violation: &Violation) {
-        app.turned_away(&violation.code.to_string(), violation.detail);
+        let fault = match violation.code {
+            ErrorCode::H3_EXCESSIVE_LOAD => Fault::Limit,
+            _ => Fault::Violation,
+        };
+        app.turned_away(fault, &violation.code.to_string(), violation.detail);
         match violation.scope {
             Scope::Connection => self.close_code = Some(violation.code),
             Scope::Stream(id) => self.gone(app, id, violation.code),

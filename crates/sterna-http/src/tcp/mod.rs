@@ -25,7 +25,7 @@ use sterna_net::{ConnectionId, Network};
 
 use crate::carrier::{Moment, Settings};
 use crate::date;
-use crate::exchange::{Application, ExchangeId, Head, Request};
+use crate::exchange::{Application, ExchangeId, Fault, Head, Request};
 use crate::limits::Limits;
 use executor::{Executor, Flag, Tasks};
 use pipe::{End, Pipe};
@@ -311,11 +311,11 @@ impl Carrier {
         if is_due(self.head_deadline_ms) {
             self.head_deadline_ms = None;
             self.pipe.borrow_mut().write(TOO_SLOW);
-            self.end(app, "408", "a head that comes too slowly");
+            self.end(app, Fault::Slow, "408", "a head that comes too slowly");
             return;
         }
         if is_due(self.stalled_ms()) {
-            self.end(app, "stalled", "the client takes nothing");
+            self.end(app, Fault::Slow, "stalled", "the client takes nothing");
             return;
         }
         let hall = self.hall.borrow();
@@ -381,8 +381,8 @@ impl Carrier {
     }
 
     /// Ends the connection because of what the client did.
-    fn end(&mut self, app: &mut dyn Application, code: &str, detail: &str) {
-        app.turned_away(code, detail);
+    fn end(&mut self, app: &mut dyn Application, fault: Fault, code: &str, detail: &str) {
+        app.turned_away(fault, code, detail);
         self.is_over = true;
     }
 
@@ -466,6 +466,7 @@ impl Carrier {
         if self.resets > most {
             self.end(
                 app,
+                Fault::Limit,
                 "ENHANCE_YOUR_CALM",
                 "too many requests that were given up",
             );

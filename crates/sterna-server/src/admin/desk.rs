@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use sterna_http::{Application, Content, ExchangeId, Head, Refusal, Request, Responses};
+use sterna_http::{Application, Content, ExchangeId, Fault, Head, Refusal, Request, Responses};
 use sterna_net::{ConnectionId, Pages};
 
 use super::Admin;
@@ -499,7 +499,7 @@ impl Application for Desk<'_, '_> {
         self.finish_traces(out);
     }
 
-    fn turned_away(&mut self, code: &str, detail: &str) {
+    fn turned_away(&mut self, _: Fault, code: &str, detail: &str) {
         let info = self.cx.net.info(self.connection);
         tracing::warn!(
             peer = info.map(|info| tracing::field::display(info.peer)),

@@ -22,7 +22,7 @@ use sterna_net::ConnectionId;
 use super::acknowledge::Acknowledgement;
 use super::address::{AddressError, End, Kind, Node, share_name};
 use super::client::{Client, Drain, Expiry, SourceLink, SourceState};
-use super::end::store_full;
+use super::end::{cause_of, store_full};
 use super::recovery::{settle_told, take_up};
 use super::selection::filter_bytes;
 use super::wanted::{Wanted, names_places};
@@ -186,6 +186,7 @@ impl Door {
             drain: Drain::No,
             is_capped: false,
             parked: true,
+            refused_for: None,
         };
         // Until there is credit.
         cx.broker.park(session);
@@ -302,6 +303,7 @@ impl Door {
         if let Some(source) = client.sources.remove(link) {
             let mut close = ended_after(0);
             close.expiry_s = close.expiry_s.filter(|_| !present);
+            close.cause = cause_of(refusal.0);
             self.close_source(cx, &source, close);
             self.refuse_attach(cx, client, link, &source.name, refusal);
         }

@@ -148,6 +148,8 @@ pub(super) struct SourceLink {
     pub(super) is_capped: bool,
     /// Whether the broker's session is parked: for credit, for the window or for the transport.
     pub(super) parked: bool,
+    /// Why the broker detaches it with an error; `None` while it does not.
+    pub(super) refused_for: Option<EndCause>,
 }
 
 /// A sending link that is detached, and still counts as a link of its node.

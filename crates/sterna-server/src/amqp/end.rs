@@ -87,7 +87,7 @@ impl Door {
         source.sending = None;
         source.resuming.clear();
         let ended = matches!(client.state, State::Ended);
-        let cause = client.cause;
+        let cause = source.refused_for.unwrap_or(client.cause);
         match source.expiry.policy {
             _ if closed => self.end_source(cx, &source, 0, cause),
             TerminusExpiryPolicy::LinkDetach => {
@@ -110,6 +110,23 @@ impl Door {
                 client.suspended.push((link.session, source));
             }
         }
+    }
+
+    /// Ends a receiving link with an error: why is known when its end comes as an event. False where there is no such
+    /// link, or its attach is not answered.
+    pub(super) fn detach_source(
+        &mut self,
+        client: &mut Client,
+        link: LinkId,
+        closed: bool,
+        (condition, detail): (Condition, &str),
+    ) -> bool {
+        if let Some(source) = client.sources.get_mut(link) {
+            source.refused_for = Some(cause_of(condition));
+        }
+        let error = Some(Error::new(condition, detail));
+        let detached = (client.engine).detach(link, closed, error, &mut self.out);
+        detached.is_ok()
     }
 
     /// Ends the connection of a source's session, which then lives for so long.
@@ -272,9 +289,9 @@ impl Door {
                 // It is detached, to come back, and subscribes again then. Another link may have its handle.
                 return;
             }
-            let error = Error::new(Condition::RESOURCE_DELETED, "the topic was deleted");
+            let error = (Condition::RESOURCE_DELETED, "the topic was deleted");
             // One that is being attached is not there yet.
-            let _ = client.engine.detach(link, true, Some(error), &mut door.out);
+            door.detach_source(client, link, true, error);
             door.handle_rest(cx, client);
         });
     }
@@ -298,9 +315,9 @@ impl Door {
             };
             let closed = !source.expiry.outlives_connection();
             let detail = "the rules do not allow to subscribe there any more";
-            let error = Error::new(Condition::UNAUTHORIZED_ACCESS, detail);
+            let error = (Condition::UNAUTHORIZED_ACCESS, detail);
             // One that is being attached is not there yet.
-            let _ = (client.engine).detach(link, closed, Some(error), &mut door.out);
+            door.detach_source(client, link, closed, error);
             door.handle_rest(cx, client);
         });
     }
@@ -378,6 +395,17 @@ impl Door {
         client.cause = before;
         client.finishing.retain(|id| *id != stream);
         cx.net.abort(client.id, stream, code::VIOLATION);
+    }
+}
+
+/// The cause of an end for which a link's client is told this.
+pub(super) fn cause_of(condition: Condition) -> EndCause {
+    match condition {
+        Condition::UNAUTHORIZED_ACCESS => EndCause::NotAllowed,
+        Condition::RESOURCE_LIMIT_EXCEEDED | Condition::FRAME_SIZE_TOO_SMALL => EndCause::Limit,
+        Condition::RESOURCE_DELETED => EndCause::Deleted,
+        Condition::STOLEN => EndCause::Evicted(EvictReason::TakenOver),
+        _ => EndCause::Refused,
     }
 }
 

@@ -170,7 +170,8 @@ impl Service for Amqp {
         }
         let due = client.engine.on_timeout(now_ms, &mut door.out);
         if let Err(violation) = due {
-            door.violated(cx, client, &violation);
+            // It was silent for too long.
+            door.violated(cx, client, &violation, EndCause::Lost);
         } else if client.has_expired(now_ms) {
             let detail = "the token has expired";
             let cause = EndCause::NotAllowed;
@@ -412,7 +413,7 @@ impl Door {
                 Ok(None) => break,
                 Err(error) => {
                     let violation = client.engine.decode_failed(error, &mut self.out);
-                    self.violated(cx, client, &violation);
+                    self.violated(cx, client, &violation, EndCause::Violation);
                     break;
                 }
             }
@@ -445,7 +446,7 @@ impl Door {
         match client.engine.receive(lane, unit, now_ms, &mut self.out) {
             Ok(None) => {}
             Ok(Some(event)) => self.handle(cx, client, event),
-            Err(violation) => self.violated(cx, client, &violation),
+            Err(violation) => self.violated(cx, client, &violation, EndCause::Violation),
         }
         self.handle_rest(cx, client);
     }
@@ -588,7 +589,13 @@ impl Door {
     }
 
     /// Tells the operator about a client's violation; the engine has told the client.
-    fn violated(&mut self, cx: &mut Context<'_>, client: &mut Client, violation: &Violation) {
+    fn violated(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        violation: &Violation,
+        cause: EndCause,
+    ) {
         // The engine lets nobody in without the SASL layer where credentials are asked for.
         let is_login =
             client.is_stranger() && violation.condition == Condition::UNAUTHORIZED_ACCESS;
@@ -603,12 +610,12 @@ impl Door {
             );
         }
         // It may be a link or a session of the client that ends alone.
-        let before = std::mem::replace(&mut client.cause, EndCause::Violation);
+        let before = std::mem::replace(&mut client.cause, cause);
         self.handle_rest(cx, client);
         client.cause = before;
         if violation.scope == Scope::Connection {
             client.close_code = code::VIOLATION;
-            self.lost(cx, client, EndCause::Violation);
+            self.lost(cx, client, cause);
         }
     }
 }

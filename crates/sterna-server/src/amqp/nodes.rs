@@ -17,7 +17,7 @@ use sterna_amqp::Condition;
 use sterna_amqp::messaging::LifetimePolicy;
 use sterna_amqp::performatives::Error;
 use sterna_amqp::types::{Encoded, MapWriter, Multiple, Value};
-use sterna_broker::{EndCause, EvictReason, Share};
+use sterna_broker::{EndCause, Share};
 use sterna_net::ConnectionId;
 
 use super::Door;
@@ -532,11 +532,11 @@ impl Door {
             let found = source.map(|(link, _)| *link).next();
             let found = found.or_else(|| target.map(|(link, _)| *link).next());
             if let Some(link) = found {
-                let error = Error::new(Condition::RESOURCE_DELETED, "the node was deleted");
-                let (engine, out) = (&mut client.engine, &mut door.out);
+                let why = (Condition::RESOURCE_DELETED, "the node was deleted");
                 // One that is being attached is refused instead.
-                if engine.detach(link, true, Some(error.clone()), out).is_err() {
-                    let _ = engine.refuse_attach(link, error, out);
+                if !door.detach_source(client, link, true, why) {
+                    let error = Error::new(why.0, why.1);
+                    let _ = client.engine.refuse_attach(link, error, &mut door.out);
                 }
                 door.handle_rest(cx, client);
             } else {
@@ -546,8 +546,7 @@ impl Door {
                 client.suspended = others;
                 let of_it: Vec<(_, Box<super::client::SourceLink>)> = of_it;
                 for (_, source) in of_it {
-                    let cause = EndCause::Evicted(EvictReason::Administrative);
-                    door.end_source(cx, &source, 0, cause);
+                    door.end_source(cx, &source, 0, EndCause::Deleted);
                 }
             }
         });

@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use sterna_amqp::connection::{Connection, LinkId, SessionId};
 use sterna_amqp::link::{OutgoingTransfer, Recovery, Unsettled};
 use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf, Outcome};
-use sterna_amqp::performatives::{Error, SenderSettleMode};
+use sterna_amqp::performatives::SenderSettleMode;
 use sterna_amqp::{CommandError, Condition};
 use sterna_broker::{self as broker, ConsumerId, Delivery, SessionKey, Unacknowledged};
 use sterna_net::ConnectionId;
@@ -160,9 +160,9 @@ impl Door {
         };
         if in_transaction {
             let detail = "messages cannot be acquired in a transaction";
-            let error = Error::new(Condition::NOT_IMPLEMENTED, detail);
+            let error = (Condition::NOT_IMPLEMENTED, detail);
             // A link that is gone needs no error.
-            let _ = client.engine.detach(link, true, Some(error), &mut self.out);
+            self.detach_source(client, link, true, error);
             return;
         }
         let now_ms = cx.now_ms;

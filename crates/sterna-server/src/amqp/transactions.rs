@@ -346,11 +346,8 @@ impl Door {
         if retired.settled && retired.tag != 0 {
             returned.push((session, retired.tag, broker::Outcome::Released));
         }
-        let error = Error::new(condition, detail);
         // A link that is gone needs no error.
-        let _ = client
-            .engine
-            .detach(disposed.link, true, Some(error), &mut self.out);
+        self.detach_source(client, disposed.link, true, (condition, detail));
     }
 
     /// Ends the transactions of a coordinator's link, or all.

@@ -1,6 +1,7 @@
 //! Where the carriers have requests answered: the API, with what it needs for a step.
 
-use sterna_http::{Application, ExchangeId, Head, Refusal, Request, Responses};
+use sterna_broker::EndCause;
+use sterna_http::{Application, ExchangeId, Fault, Head, Refusal, Request, Responses};
 use sterna_net::ConnectionId;
 
 use super::api::{Api, Peer};
@@ -71,7 +72,12 @@ impl Application for Desk<'_, '_> {
         (self.api).session_closed(self.cx, self.peer, out, session);
     }
 
-    fn turned_away(&mut self, code: &str, detail: &str) {
+    fn turned_away(&mut self, fault: Fault, code: &str, detail: &str) {
+        self.peer.turned_away_for = Some(match fault {
+            Fault::Violation => EndCause::Violation,
+            Fault::Limit => EndCause::Limit,
+            Fault::Slow => EndCause::Lost,
+        });
         let address = self.cx.net.info(self.connection).map(|info| info.peer);
         tracing::warn!(
             peer = address.map(tracing::field::display),

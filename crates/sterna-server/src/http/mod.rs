@@ -117,7 +117,11 @@ impl Service for Http {
             || client.peer.is_full(cx)
             || client.peer.promises.is_full(cx);
         door.out.sent_bytes += client.carrier.flush(cx.net, is_paced);
+        let turned_away_for = client.peer.turned_away_for.take();
         if let Some(code) = client.carrier.close_code() {
+            if let Some(cause) = turned_away_for {
+                door.service.api.closed(cx, &mut client.peer, cause);
+            }
             cx.net.close(client.id, code);
         } else {
             let own_ms = client.carrier.deadline_ms();

@@ -17,6 +17,7 @@ mod exactly_once;
 mod first_flight;
 #[path = "../fixture/mod.rs"]
 mod fixture;
+mod full_disk;
 #[path = "../clients/h3.rs"]
 mod h3_client;
 mod http;

@@ -173,15 +173,20 @@ pub(crate) fn with_lines(play: impl FnOnce(&Lines)) {
 }
 
 fn connect(broker: &mut Broker) -> Peer {
+    connect_as(broker, V5)
+}
+
+fn connect_as(broker: &mut Broker, version: Version) -> Peer {
     let peer = broker.open();
-    let properties = block(&[Property::SessionExpiryInterval(1_000)]);
+    let seconds = [Property::SessionExpiryInterval(1_000)];
+    let properties = block(if version == V5 { &seconds } else { &[] });
     let connect = Connect {
         clean_start: false,
         keep_alive_s: 0,
         properties: properties.properties(),
-        ..plain(V5, "reader")
+        ..plain(version, "reader")
     };
-    broker.packet(peer, V5, &Packet::Connect(connect));
+    broker.packet(peer, version, &Packet::Connect(connect));
     peer
 }
 
@@ -244,6 +249,34 @@ fn a_reader_of_mqtt_that_acknowledges_nothing_is_let_go_before_publishers_are_re
         stage.publish();
         let came = came(&mut stage.broker, reader);
         assert_eq!(came.first().map(|(_, number)| *number), Some(next));
+    });
+}
+
+/// Versions before 5.0 have no word for it.
+#[test]
+fn a_reader_of_an_older_version_is_let_go_without_a_word() {
+    with_lines(|lines| {
+        let mut stage = Stage::new();
+        let reader = connect_as(&mut stage.broker, Version::V311);
+        stage.work();
+        let told = stage.broker.told(reader, Version::V311);
+        assert_eq!(told, ["CONNACK Success"]);
+        let options = SubscribeOptions::new(QoS::AtLeastOnce);
+        (stage.broker).subscribe_with(reader, Version::V311, "#", options, &[]);
+        stage.work();
+        let mut told = Vec::new();
+        stage.publish_until(|stage| {
+            told.extend(stage.broker.told(reader, Version::V311));
+            stage.broker.is_closed(reader)
+        });
+        let is_message = |line: &String| line.starts_with("PUBLISH1 t/a=");
+        assert_eq!(told[0], "SUBACK 1 0x01");
+        assert!(told[1..].iter().all(is_message), "{:?}", told.last());
+        let again = connect_as(&mut stage.broker, Version::V311);
+        stage.work();
+        stage.publish_rest();
+        assert!(!stage.broker.is_closed(again), "once");
+        stage.check(lines);
     });
 }
 

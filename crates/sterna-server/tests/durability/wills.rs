@@ -731,3 +731,32 @@ fn a_will_that_is_due_waits_until_the_store_has_room() {
         }
     }
 }
+
+/// Its client has said that it begins anew, and nothing is left that would try again.
+#[test]
+fn a_clean_start_drops_a_delayed_will_that_finds_no_room() {
+    let store = Held::new();
+    let mut broker = store.broker(&crate::page::config(), 1);
+    let reader = Entry {
+        has_will: false,
+        ..LASTING
+    };
+    let (peer, _) = reader.enter(&mut broker, "reader");
+    broker.subscribe(peer, V5, WILL.topic, QoS::AtLeastOnce);
+    broker.cut(peer);
+    let device = LASTING.delayed(100).live(&mut broker, "device");
+    broker.cut(device);
+    store.memory.set_full(true);
+    let anew = Entry {
+        clean_start: true,
+        has_will: false,
+        ..LASTING
+    };
+    let (_, told) = anew.enter(&mut broker, "device");
+    assert_eq!(told, ["CONNACK Success"]);
+    store.memory.set_full(false);
+    broker.advance(200_000);
+    assert_eq!(state(&mut broker), "online");
+    let dropped = "sterna_messages_dropped_total{reason=\"store_full\",protocol=\"internal\"}";
+    assert_eq!(crate::page::scrape(&mut broker).value(dropped), 1);
+}

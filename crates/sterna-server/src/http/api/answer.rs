@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use bytes::BytesMut;
-use sterna_broker::PublishRefusal;
+use sterna_broker::{EndCause, PublishRefusal};
 use sterna_http::{Content, ExchangeId, Refusal, Responses};
 
 use super::origin::{EXPOSED_FIELDS, Reader};
@@ -42,6 +42,15 @@ impl Trouble {
     /// Whether the audit log has a line about it, so that another one is of no use.
     pub(crate) const fn is_audited(&self) -> bool {
         self.is_audited
+    }
+
+    /// The cause of an end for which a client is told this.
+    pub(super) const fn cause(&self) -> EndCause {
+        match self.problem.kind.status() {
+            401 | 403 => EndCause::NotAllowed,
+            429 | 503 | 507 => EndCause::Limit,
+            _ => EndCause::Refused,
+        }
     }
 
     /// The problem of a message that the broker has refused.

@@ -1,7 +1,9 @@
 //! Messages on their way to a client.
 
 use bytes::BytesMut;
-use sterna_broker::{Close, ConsumerId, Delivery, Outcome, Qos, SessionKey, Unacknowledged};
+use sterna_broker::{
+    Close, ConsumerId, Delivery, EndCause, Outcome, Qos, SessionKey, Unacknowledged,
+};
 use sterna_http::{Content, Responses};
 
 use super::Api;
@@ -119,7 +121,9 @@ impl Api {
                     subscription.parked = true;
                     cx.broker.park(subscription.session);
                 }
-                Left::Empty if is_over(cx, subscription) => self.end_response(cx, peer, out, at),
+                Left::Empty if is_over(cx, subscription) => {
+                    self.end_response(cx, peer, out, at, EndCause::Deleted);
+                }
                 Left::Empty | Left::More | Left::Gone => {}
             }
         }
@@ -203,8 +207,8 @@ impl Api {
             respond(out, id, reader, 200, &fields, Content::Whole(buffer));
         }
         self.counts.messages_sent += 1;
-        let close = if matches!(subscription.state, State::Ending) && !subscription.is_durable() {
-            super::end::ENDED
+        let close = if matches!(subscription.state, State::Ending) {
+            subscription.ended_for(EndCause::Deleted)
         } else {
             Close::NORMAL
         };

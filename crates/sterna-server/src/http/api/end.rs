@@ -16,12 +16,6 @@ use crate::http::problem::ProblemKind as Kind;
 use crate::identity::{Identity, Refusal};
 use crate::judge::is_banned;
 
-/// The end of a session that nobody comes back to.
-pub(super) const ENDED: Close = Close {
-    expiry_s: Some(0),
-    ..Close::NORMAL
-};
-
 /// Code with which WebTransport sessions end in order.
 pub(super) const NO_ERROR: u32 = 0;
 /// Code with which a WebTransport session is closed whose user may not have it any more.
@@ -31,6 +25,14 @@ impl Subscription {
     /// Whether the session is the client's by name.
     pub(super) fn is_durable(&self) -> bool {
         is_durable(&self.name)
+    }
+
+    /// The end of its connection. Nobody comes back to a session without a name.
+    pub(super) fn ended_for(&self, cause: EndCause) -> Close {
+        Close {
+            expiry_s: (!self.is_durable()).then_some(0),
+            ..Close::of(cause)
+        }
     }
 }
 
@@ -59,6 +61,7 @@ impl Api {
         peer: &mut Peer,
         out: &mut dyn Responses,
         at: usize,
+        cause: EndCause,
     ) {
         let subscription = &peer.subscriptions[at];
         finish(out, subscription);
@@ -66,11 +69,7 @@ impl Api {
             let id = subscription.exchange;
             peer.transports.retain(|transport| transport.session != id);
         }
-        let close = if subscription.is_durable() {
-            Close::NORMAL
-        } else {
-            ENDED
-        };
+        let close = subscription.ended_for(cause);
         self.drop_subscription(cx, peer, at, Some(close));
     }
 
@@ -167,7 +166,8 @@ impl Api {
         drop(peer.take_claim(id));
         peer.asked.retain(|(asked, _)| *asked != id);
         if let Some(at) = peer.subscription_of(id) {
-            self.drop_subscription(cx, peer, at, Some(Close::NORMAL));
+            let cause = peer.turned_away_for.unwrap_or(EndCause::Client);
+            self.drop_subscription(cx, peer, at, Some(Close::of(cause)));
         }
     }
 
@@ -316,7 +316,7 @@ impl Api {
                 && matches!(subscription.state, State::Live)
         };
         if let Some(at) = peer.subscriptions.iter().position(is_it) {
-            self.end_response(cx, peer, out, at);
+            self.end_response(cx, peer, out, at, EndCause::NotAllowed);
         }
     }
 }

@@ -2,8 +2,8 @@
 //! filters.
 
 use sterna_broker::{
-    Close, ConsumerId, OpenError, OpenSession, Opened, Outcome, RetainHandling, SessionKey,
-    SubscribeError, SubscribeOptions, Unacknowledged,
+    Close, ConsumerId, EndCause, OpenError, OpenSession, Opened, Outcome, RetainHandling,
+    SessionKey, SubscribeError, SubscribeOptions, Unacknowledged,
 };
 use sterna_http::{Content, ExchangeId, Responses};
 use sterna_mqtt::topic;
@@ -225,7 +225,7 @@ impl Api {
             let expiry_s = (!present).then_some(0);
             let close = Close {
                 expiry_s,
-                ..Close::NORMAL
+                ..Close::of(trouble.cause())
             };
             self.drop_subscription(cx, peer, at, Some(close));
             return;
@@ -342,7 +342,8 @@ impl Api {
                 out.accept_session(id, &fields[3..]);
                 let Some(opened) = out.open_session_stream(id) else {
                     out.close_session(id, NO_ERROR, "the client allows no stream");
-                    return self.drop_subscription(cx, peer, at, Some(Close::NORMAL));
+                    let close = Close::of(EndCause::Refused);
+                    return self.drop_subscription(cx, peer, at, Some(close));
                 };
                 *stream = opened;
                 peer.transports.push(super::webtransport::Transport::new(

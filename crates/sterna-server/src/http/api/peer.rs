@@ -1,6 +1,6 @@
 //! The state of one connection.
 
-use sterna_broker::SessionKey;
+use sterna_broker::{EndCause, SessionKey};
 use sterna_http::{ExchangeId, Request};
 use sterna_net::ConnectionId;
 
@@ -40,6 +40,8 @@ pub(crate) struct Peer {
     pub(super) claims: Vec<Claimed>,
     /// Whether the connection came while newcomers were refused for want of memory.
     pub(super) is_newcomer: bool,
+    /// Why the carrier ends a request or the connection in this step; `None` where the client does.
+    pub(crate) turned_away_for: Option<EndCause>,
 }
 
 /// Allowances of a connection's users, except the user who asked last.
@@ -102,6 +104,7 @@ impl Peer {
             asked_by: 0,
             claims: Vec::new(),
             is_newcomer: cx.memory.stage() >= Stage::RefuseNewcomers,
+            turned_away_for: None,
         }
     }
 

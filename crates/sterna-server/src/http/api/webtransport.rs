@@ -2,7 +2,7 @@
 //! the client or in datagrams.
 
 use bytes::{Bytes, BytesMut};
-use sterna_broker::Close;
+use sterna_broker::{Close, EndCause};
 use sterna_http::{ExchangeId, Responses};
 
 use super::Api;
@@ -416,7 +416,8 @@ impl Api {
         peer.transports
             .retain(|transport| transport.session != session);
         if let Some(at) = peer.subscription_of(session) {
-            self.drop_subscription(cx, peer, at, Some(Close::NORMAL));
+            let cause = peer.turned_away_for.unwrap_or(EndCause::Client);
+            self.drop_subscription(cx, peer, at, Some(Close::of(cause)));
         }
     }
 }

@@ -2,6 +2,6 @@
 
 mod bridge;
 mod conditions;
-mod overlap;
+pub(crate) mod overlap;
 mod reload;
 pub(crate) mod users;

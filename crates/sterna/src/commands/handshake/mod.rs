@@ -76,7 +76,8 @@ right behind the CONNECT (in AMQP unsettled ones behind open, begin and attach, 
 request can be sent): with a full handshake, with a ticket, and over QUIC with early data. Round trips are times divided by that of the
 path, so give it a delay well above the network's own. Bytes and datagrams (TCP: segments with data
 of 1,448 bytes, and SYN) are the client's, up to the last PUBACK, acceptance or answer, without
-headers of UDP, TCP and IP. \"at broker\" is when a subscriber without delay has the first message.";
+headers of UDP, TCP and IP. \"trips\" of --json counts how often packets had to wait for others, two for
+a round trip. \"at broker\" is when a subscriber without delay has the first message.";
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -488,6 +489,7 @@ fn typical(all: &[Measured]) -> Measured {
         Count {
             packets: (sum.packets + count / 2) / count,
             bytes: (sum.bytes + count / 2) / count,
+            trips: all.iter().map(|one| count_of(one).trips).max().unwrap_or(0),
         }
     };
     let accepted = all.iter().all(|one| one.early_data == EarlyData::Accepted);
@@ -525,6 +527,7 @@ fn print(args: &Args, way: &Way, measured: &Measured, one_way: Duration) -> Resu
             "round_trips_to_broker": trips(measured.at_broker),
             "round_trips_to_connack": trips(measured.connected),
             "round_trips_to_puback": trips(measured.acknowledged),
+            "trips": down.trips,
             "up_packets": up.packets,
             "up_bytes": up.bytes,
             "down_packets": down.packets,

@@ -31,12 +31,16 @@ pub(super) struct Count {
     pub(super) packets: u64,
     /// Their payload in bytes.
     pub(super) bytes: u64,
+    /// The trips, one behind the other, of which the last is that of a packet here. A packet begins the trip behind that of
+    /// the packets which its sender had by then. So the number knows no time.
+    pub(super) trips: u32,
 }
 
 impl Count {
-    fn add(&mut self, packets: usize, bytes: usize) {
+    fn add(&mut self, packets: usize, bytes: usize, trip: u32) {
         self.packets += packets as u64;
         self.bytes += bytes as u64;
+        self.trips = self.trips.max(trip);
     }
 }
 
@@ -52,6 +56,16 @@ pub(super) struct Passed {
 impl Passed {
     fn begin(&mut self) {
         self.started.get_or_insert_with(Instant::now);
+    }
+
+    /// The trip of a packet that the client sends now.
+    const fn trip_up(&self) -> u32 {
+        self.down.trips + 1
+    }
+
+    /// The trip of a packet that the broker sends now.
+    const fn trip_down(&self) -> u32 {
+        self.up.trips + 1
     }
 }
 
@@ -134,7 +148,10 @@ fn loopback(server: SocketAddr) -> SocketAddr {
 }
 
 /// A queue whose contents come out after the path's delay.
-type Queue = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
+type Queue = mpsc::UnboundedSender<UnderWay>;
+
+/// Bytes under way: when they come out, and on which trip they are.
+type UnderWay = (Instant, Vec<u8>, u32);
 
 async fn datagrams(front: Arc<UdpSocket>, server: SocketAddr, one_way: Duration, passed: Counter) {
     // One command has a handful of connections.
@@ -144,7 +161,10 @@ async fn datagrams(front: Arc<UdpSocket>, server: SocketAddr, one_way: Duration,
         let Ok((bytes, client)) = front.recv_from(&mut buffer).await else {
             continue;
         };
-        passed.with(Passed::begin);
+        let trip = passed.with(|passed| {
+            passed.begin();
+            passed.trip_up()
+        });
         let datagram = buffer[..bytes].to_vec();
         let up = match clients.get(&client) {
             Some(up) => up,
@@ -153,7 +173,7 @@ async fn datagrams(front: Arc<UdpSocket>, server: SocketAddr, one_way: Duration,
                 Err(_) => continue,
             },
         };
-        let _ = up.send((Instant::now() + one_way, datagram));
+        let _ = up.send((Instant::now() + one_way, datagram, trip));
     }
 }
 
@@ -171,14 +191,14 @@ async fn datagram_client(
     };
     let back = Arc::new(UdpSocket::bind(any).await?);
     back.connect(server).await?;
-    let (up, mut to_server) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
-    let (down, mut to_client) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+    let (up, mut to_server) = mpsc::unbounded_channel::<UnderWay>();
+    let (down, mut to_client) = mpsc::unbounded_channel::<UnderWay>();
     tokio::spawn({
         let (back, passed) = (Arc::clone(&back), passed.clone());
         async move {
-            while let Some((due, datagram)) = to_server.recv().await {
+            while let Some((due, datagram, trip)) = to_server.recv().await {
                 tokio::time::sleep_until(due).await;
-                passed.with(|passed| passed.up.add(1, datagram.len()));
+                passed.with(|passed| passed.up.add(1, datagram.len(), trip));
                 let _ = back.send(&datagram).await;
             }
         }
@@ -186,18 +206,21 @@ async fn datagram_client(
     tokio::spawn({
         let (front, passed) = (Arc::clone(front), passed.clone());
         async move {
-            while let Some((due, datagram)) = to_client.recv().await {
+            while let Some((due, datagram, trip)) = to_client.recv().await {
                 tokio::time::sleep_until(due).await;
-                passed.with(|passed| passed.down.add(1, datagram.len()));
+                passed.with(|passed| passed.down.add(1, datagram.len(), trip));
                 let _ = front.send_to(&datagram, client).await;
             }
         }
     });
+    let passed = passed.clone();
     tokio::spawn(async move {
         let mut buffer = vec![0; READ_BYTES];
         while !down.is_closed() {
             if let Ok(bytes) = back.recv(&mut buffer).await {
-                let _ = down.send((Instant::now() + one_way, buffer[..bytes].to_vec()));
+                let trip = passed.with(|passed| passed.trip_down());
+                let datagram = buffer[..bytes].to_vec();
+                let _ = down.send((Instant::now() + one_way, datagram, trip));
             }
         }
     });
@@ -208,8 +231,8 @@ async fn connection(client: TcpStream, server: SocketAddr, one_way: Duration, pa
     passed.with(|passed| {
         passed.begin();
         // SYN and its acknowledgement; the third one goes with the first data.
-        passed.up.add(1, 0);
-        passed.down.add(1, 0);
+        passed.up.add(1, 0, 1);
+        passed.down.add(1, 0, 2);
     });
     let Ok(server) = TcpStream::connect(server).await else {
         return;
@@ -219,36 +242,44 @@ async fn connection(client: TcpStream, server: SocketAddr, one_way: Duration, pa
     let stands = Instant::now() + 2 * one_way;
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let up = passed.clone();
+    let (of_up, of_down) = (passed.clone(), passed.clone());
     tokio::spawn(pipe(
-        from_client,
-        to_server,
-        stands,
-        one_way,
-        move |bytes| {
-            up.with(|passed| passed.up.add(bytes.div_ceil(SEGMENT_BYTES), bytes));
+        (from_client, to_server),
+        (stands, one_way),
+        move || of_up.with(|passed| passed.trip_up()),
+        {
+            let passed = passed.clone();
+            move |bytes, trip| {
+                let packets = bytes.div_ceil(SEGMENT_BYTES);
+                passed.with(|passed| passed.up.add(packets, bytes, trip));
+            }
         },
     ));
-    pipe(from_server, to_client, stands, one_way, move |bytes| {
-        passed.with(|passed| passed.down.add(bytes.div_ceil(SEGMENT_BYTES), bytes));
-    })
+    pipe(
+        (from_server, to_client),
+        (stands, one_way),
+        move || of_down.with(|passed| passed.trip_down()),
+        move |bytes, trip| {
+            let packets = bytes.div_ceil(SEGMENT_BYTES);
+            passed.with(|passed| passed.down.add(packets, bytes, trip));
+        },
+    )
     .await;
 }
 
 /// Forwards one direction: what comes in is read at once, or when the connection stands, and is
-/// written after the delay. `delivered` is told how much.
+/// written after the delay. `trip` says on which trip something leaves, and `delivered` is told how much came of it.
 async fn pipe(
-    mut from: tcp::OwnedReadHalf,
-    mut to: tcp::OwnedWriteHalf,
-    stands: Instant,
-    one_way: Duration,
-    delivered: impl Fn(usize) + Send + 'static,
+    (mut from, mut to): (tcp::OwnedReadHalf, tcp::OwnedWriteHalf),
+    (stands, one_way): (Instant, Duration),
+    trip: impl Fn() -> u32 + Send + 'static,
+    delivered: impl Fn(usize, u32) + Send + 'static,
 ) {
-    let (sender, mut queue) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+    let (sender, mut queue) = mpsc::unbounded_channel::<UnderWay>();
     tokio::spawn(async move {
-        while let Some((due, bytes)) = queue.recv().await {
+        while let Some((due, bytes, trip)) = queue.recv().await {
             tokio::time::sleep_until(due).await;
-            delivered(bytes.len());
+            delivered(bytes.len(), trip);
             if to.write_all(&bytes).await.is_err() {
                 return;
             }
@@ -258,7 +289,10 @@ async fn pipe(
     let mut buffer = vec![0; READ_BYTES];
     while let Ok(bytes @ 1..) = from.read(&mut buffer).await {
         let due = Instant::now().max(stands) + one_way;
-        if sender.send((due, buffer[..bytes].to_vec())).is_err() {
+        if sender
+            .send((due, buffer[..bytes].to_vec(), trip()))
+            .is_err()
+        {
             return;
         }
     }
