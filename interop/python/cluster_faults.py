@@ -4,7 +4,9 @@ only; a C compiler where clocks are to jump.
 
 from __future__ import annotations
 
+import base64
 import itertools
+import json
 import os
 import random
 import selectors
@@ -19,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster_nodes import ABSENCE_MS, COUNT, Cluster, Node, Program
+from cluster_nodes import ABSENCE_MS, COUNT, Cluster, Node, Program, ask_nats, wait_until
 from harness import INTEROP
 
 # How long a fault lasts, in seconds. Less than `absence_ms` of the nodes, after which nothing waits for one.
@@ -33,7 +35,13 @@ QUEUED = 100_000
 KINDS = (
     "kill NATS", "kill all NATS", "pause NATS", "slow NATS", "cut two servers apart", "cut a server off",
     "cut a node off", "cut one way", "half a way", "pause a node", "kill a node", "stop a node", "a clock jumps",
+    "kill NATS late",
 )
+# How long ends are kept: no longer than a node that is cut off may be back.
+ENDS = f"ended_session_ms = {ABSENCE_MS}\nended_filter_ms = 1000\ncleared_topic_ms = 1000\n"
+# How long after that a server is killed, in seconds.
+LATE_S = 6
+SESSIONS = "STERNA_sterna_SESSIONS"
 
 
 class Proxy:
@@ -144,6 +152,8 @@ class Arena:
         self.cluster = Cluster(folder)
         self.library = clock_library(folder)
         self.kinds = [kind for kind in KINDS if only in kind and (self.library or kind != "a clock jumps")]
+        # Whether records of sessions that have ended are written again, which must be noticed.
+        self.returns = False
         # By node and the number of a server, and by the numbers of two servers.
         self.ways: dict[str, list[Proxy]] = {}
         self.routes: dict[tuple[int, int], Proxy] = {}
@@ -155,7 +165,7 @@ class Arena:
             for proxy in self.ways[node.name]:
                 text = text.replace(f"nats://127.0.0.1:{proxy.target}", f"nats://127.0.0.1:{proxy.port}")
             # A machine that is busy reads late: a reader's queue that is full is another promise.
-            text += f"\n[broker]\nmaximum_queued_messages = {QUEUED}\nmaximum_group_queued_messages = {QUEUED}\n{queues}"
+            text += f"{ENDS}\n[broker]\nmaximum_queued_messages = {QUEUED}\nmaximum_group_queued_messages = {QUEUED}\n{queues}"
             node.config.write_text(text)
             if self.library:
                 self.clocks[node.name] = Clock(node.config.parent, self.library, node)
@@ -189,7 +199,10 @@ class Arena:
         node, nats = self.cluster.nodes[at], self.cluster.nats[at]
         fault = Fault(kind, f"{kind} {at + 1} for {seconds:.1f} s")
         print(f"  {fault.told}", flush=True)
-        if kind in ("kill NATS", "kill all NATS"):
+        if kind == "kill NATS late":
+            self.kill_late(node, self.cluster.nats if self.random.random() < 0.5 else [nats])
+            fault.killed.add(node.name)
+        elif kind in ("kill NATS", "kill all NATS"):
             victims = [nats] if kind == "kill NATS" else self.cluster.nats
             for victim in victims:
                 victim.kill()
@@ -220,6 +233,41 @@ class Arena:
             fault.troubled = node.name
         fault.delays_records = kind not in ("kill a node", "stop a node", "a clock jumps")
         return fault
+
+    def kill_late(self, node: Node, servers: list[Program]) -> None:
+        """A node dies, and others take over what it has left. When NATS has forgotten the ends of that, servers are killed."""
+        records = self.records() if self.returns else {}
+        self.note("killed", node.name, 0)
+        node.kill()
+        # Others give it up, and what they have ended is forgotten.
+        time.sleep(2 * ABSENCE_MS / 1e3 + LATE_S)
+        wait_until("the node is given up", lambda: all(
+            other.figure("sterna_cluster_nodes_here") == COUNT - 2 for other in self.cluster.nodes if other is not node))
+        if records:
+            wait_until("some of its sessions are forgotten", lambda: set(records) - self.subjects())
+        for subject in set(records) - self.subjects():
+            ask_nats(self.cluster, subject, records[subject])
+        for server in servers:
+            server.kill()
+        for server in servers:
+            server.start()
+        node.start()
+
+    def subjects(self) -> set[str]:
+        """The subjects of all sessions that have a record."""
+        question = b'{"subjects_filter": "sterna.sterna.session.*"}'
+        state = ask_nats(self.cluster, f"$JS.API.STREAM.INFO.{SESSIONS}", question)["state"]
+        return set(state.get("subjects") or {})
+
+    def records(self) -> dict[str, bytes]:
+        """The records of all sessions."""
+        found = {}
+        for subject in self.subjects():
+            question = json.dumps({"last_by_subj": subject}).encode()
+            answer = ask_nats(self.cluster, f"$JS.API.STREAM.MSG.GET.{SESSIONS}", question)
+            if "message" in answer:
+                found[subject] = base64.b64decode(answer["message"].get("data", ""))
+        return found
 
     def cut(self, kind: str, at: int, seconds: float) -> None:
         """Cuts proxies for a while."""

@@ -1,6 +1,6 @@
 """The ledger of a cluster under a nemesis: `cargo xtask nemesis --rounds N --seed S`.
 
-  cluster_nemesis.py FOLDER [--rounds N] [--seed N] [--only FAULT] [--plant ABSENCE|FENCE]
+  cluster_nemesis.py FOLDER [--rounds N] [--seed N] [--only FAULT] [--rest-s S] [--plant absence|fence|returns]
 
 Publishers and readers of MQTT, AMQP and HTTP are spread over three nodes, and clients go from node to node with their
 sessions. In each round the nemesis does something to a node, a server of NATS, or a way between two of them
@@ -18,7 +18,11 @@ sessions. In each round the nemesis does something to a node, a server of NATS, 
 
 A reader is present in a round if its node was not killed in it: what it has is in its node's memory (docs/cluster.md).
 `--plant absence` has nodes give a silent one up too early: messages must be reported as lost. `--plant fence` has one node
-believe that it is sure of its sessions for longer than the others wait: two owners must be reported.
+believe that it is sure of its sessions for longer than the others wait: two owners must be reported. `--plant returns` writes
+records of sessions again that have ended: a doubled will must be reported.
+
+Wills are watched through all rounds. `--rest-s` is how long nothing happens after the last one; then all servers of NATS are
+killed, and a node, which has the others look at everything that NATS has.
 
 The environment is that of `cluster_nodes.py`. Standard library only, and a C compiler for clocks that jump.
 """
@@ -61,6 +65,8 @@ CALM_S = 0.7
 MEND_S = 60
 # Clients that go from node to node, how long each stays, and how long the answer to a CONNECT may take.
 MOVERS, STAY_S, ADMIT_S = 6, (0.2, 1.5), 8
+# Clients that come once, and are there at a time.
+VISITORS = 6
 
 
 class Reader:
@@ -139,15 +145,15 @@ class Stay:
     """A connection of a client that goes from node to node."""
 
     def __init__(self, mover: Mover, node: Node):
-        self.mover, self.number = mover, mover.history.new_connection()
+        self.mover, self.number, self.name = mover, mover.history.new_connection(), mover.name
         self.sent, self.is_over = 0, False
         self.note("asked", node=node.name)
         self.link = Connection(
-            node.ports["mqtt"], mover.name, 5, ADMIT_S, clean=False, props={"session_expiry": 3_600},
-            will={"topic": f"will/{mover.name}", "payload": str(self.number).encode(), "qos": 1})
+            node.ports["mqtt"], self.name, 5, ADMIT_S, clean=False, props={"session_expiry": mover.expiry_s},
+            will={"topic": f"will/{self.name}", "payload": str(self.number).encode(), "qos": 1})
 
     def note(self, what: str, **values) -> None:
-        self.mover.history.note(what, client=self.mover.name, connection=self.number, **values)
+        self.mover.history.note(what, client=self.name, connection=self.number, **values)
 
     def admit(self) -> bool:
         answer = self.link.read()
@@ -163,7 +169,7 @@ class Stay:
         try:
             self.sent += 1
             self.note("sent", number=self.sent)
-            self.link.out += wire.publish(f"moved/{self.mover.name}", b"x", 1, self.sent)
+            self.link.out += wire.publish(f"moved/{self.name}", b"x", 1, self.sent)
             self.link.flush()
             for kind, body in self.link.packets():
                 if kind == PUBACK:
@@ -190,6 +196,9 @@ class Stay:
 
 class Mover:
     """A client that comes to one node after the other, and mostly leaves its earlier connection as it is."""
+
+    # For how long its session outlives its connection.
+    expiry_s = 3_600
 
     def __init__(self, name: str, nodes: list[Node], history: History, seed: int):
         self.name, self.nodes, self.history = name, nodes, history
@@ -226,6 +235,33 @@ class Mover:
         if how == "left":
             # A client that comes elsewhere before its DISCONNECT is known there may find its will published.
             time.sleep(WILL_S * 1.2)
+        stay = None
+        try:
+            stay = Stay(self, self.random.choice(self.nodes))
+            if stay.admit():
+                self.admitted += 1
+                self.stays.append(stay)
+                return
+        except OSError:
+            pass
+        if stay:
+            stay.link.close()
+
+
+class Visitors(Mover):
+    """Clients that come once each. Their sessions end with their connections, and many of these with their nodes."""
+
+    expiry_s = 0
+
+    def __init__(self, name: str, nodes: list[Node], history: History, seed: int):
+        self.base, self.visits = name, 0
+        super().__init__(name, nodes, history, seed)
+
+    def move(self) -> None:
+        self.visits += 1
+        self.name = f"{self.base}-{self.visits}"
+        if len(self.stays) >= VISITORS:
+            self.stays.pop(0).end(self.random.choice(("aborted", "left")))
         stay = None
         try:
             stay = Stay(self, self.random.choice(self.nodes))
@@ -298,6 +334,7 @@ class Game:
             self.publishers.append(KeyedPublisher(f"keyed-{number}", nodes, number))
         self.publishers.append(AmqpPublisher("amqp-0", nodes, arena.random.randrange(COUNT)))
         self.movers = [Mover(f"mover-{number}", nodes, self.history, seed + number) for number in range(MOVERS)]
+        self.visitors = Visitors("visitor", nodes, self.history, seed + MOVERS)
         self.readers = [
             Reader(node, protocol, qos)
             for node in nodes
@@ -327,7 +364,7 @@ class Game:
 
     def everybody(self) -> list[Publisher | Mover]:
         """Who goes in a round, and waits between two."""
-        return [*self.publishers, *self.grouped, *self.senders, *self.movers]
+        return [*self.publishers, *self.grouped, *self.senders, *self.movers, self.visitors]
 
     def end(self) -> None:
         for one in [*self.everybody(), *self.members, *self.consumers, *self.wills]:
@@ -352,7 +389,7 @@ class Game:
             one.goes.set()
         time.sleep(CALM_S)
 
-    def fault(self) -> Fault:
+    def fault(self, kind: str) -> Fault:
         def note(what: str, node: str, for_ms: int) -> None:
             self.history.note(what, node=node, number=for_ms)
 
@@ -360,7 +397,9 @@ class Game:
             return self.arena.play(note, "pause a node", PLANTED_ABSENCE_MS / 1e3 + 3)
         if self.plant == "fence":
             return self.arena.play(note, "pause a node", 5, 0)
-        return self.arena.play(note)
+        if self.plant == "returns":
+            return self.arena.play(note, "kill NATS late")
+        return self.arena.play(note, kind)
 
     def served(self) -> None:
         """Waits until everybody is served again; a TimeoutError that says who is not."""
@@ -394,10 +433,10 @@ class Game:
             found += of_reader(reader.name, reader.numbers(), reader.since, self.ledgers)
         return found
 
-    def round(self, number: int) -> list[str]:
+    def round(self, number: int, kind: str = "") -> list[str]:
         self.begin_round()
         before, begun_s = self.acknowledged(), time.monotonic()
-        fault = self.fault()
+        fault = self.fault(kind)
         trouble = Trouble(fault.troubled or "", begun_s, time.monotonic() + 60)
         if fault.troubled is not None:
             self.troubles.append(trouble)
@@ -435,7 +474,7 @@ class Game:
             if reader.node.name in fault.killed:
                 reader.end()
         if not found:
-            self.history.forget({stay.number for mover in self.movers for stay in mover.stays})
+            self.history.forget({stay.number for mover in [*self.movers, self.visitors] for stay in mover.stays})
         print(f"  {self.acknowledged() - before} acknowledged, {len(present)} of {len(self.readers)} readers present, "
               f"{sum(mover.admitted for mover in self.movers)} moves, {len(found)} violations", flush=True)
         return [f"{where}: {one}" for one in found]
@@ -451,9 +490,10 @@ def plant(arena: Arena, what: str) -> None:
         text = node.config.read_text()
         if what == "absence":
             text = text.replace(f"absence_ms = {ABSENCE_MS}", f"absence_ms = {PLANTED_ABSENCE_MS}")
-            text += f"session_lease_ms = {PLANTED_ABSENCE_MS // 2}\n"
+            text = text.replace("[cluster]\n", f"[cluster]\nsession_lease_ms = {PLANTED_ABSENCE_MS // 2}\n")
         elif what == "fence" and at == 0:
-            text += f"session_lease_ms = {PLANTED_LEASE_MS}\nclaim_timeout_ms = {2 * PLANTED_LEASE_MS}\n"
+            planted = f"session_lease_ms = {PLANTED_LEASE_MS}\nclaim_timeout_ms = {2 * PLANTED_LEASE_MS}\n"
+            text = text.replace("[cluster]\n", f"[cluster]\n{planted}")
         node.config.write_text(text)
 
 
@@ -463,14 +503,16 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--only", default="", help="only faults with this in their name")
-    parser.add_argument("--plant", choices=("absence", "fence"), default="", help="break a promise, which must be caught")
+    parser.add_argument("--plant", choices=("absence", "fence", "returns"), default="", help="break a promise, which must be caught")
+    parser.add_argument("--rest-s", type=float, default=0, help="how long nothing happens after the last round")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     arena = Arena(options.folder, options.seed, options.only, QUEUES)
     if not arena.library:
         print("no C compiler: clocks do not jump", flush=True)
     plant(arena, options.plant)
-    word = {"absence": ": lost: ", "fence": ": two owners: "}.get(options.plant)
+    arena.returns = options.plant == "returns"
+    word = {"absence": ": lost: ", "fence": ": two owners: ", "returns": ": will doubled: "}.get(options.plant)
     found: list[str] = []
     with arena.cluster:
         game = Game(arena, options.seed, options.plant)
@@ -480,6 +522,11 @@ def main() -> int:
                 found = game.round(number)
                 if found and not (word and not any(word in one for one in found)):
                     break
+            if options.rest_s and not found:
+                print(f"nothing for {options.rest_s} s", flush=True)
+                time.sleep(options.rest_s)
+                for kind in ("kill all NATS", "kill NATS late", "kill a node"):
+                    found += game.round(options.rounds, kind)
         finally:
             game.end()
         if found and not word:

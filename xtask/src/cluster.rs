@@ -19,7 +19,8 @@ cargo xtask nemesis [OPTION]...
   --rounds N           faults, one after the other (10)
   --seed N             what they are; a random one without it
   --only FAULT         only faults with this in their name, such as \"kill NATS\"
-  --plant PROMISE      break a promise of the cluster, which must be caught: absence or fence
+  --rest-s N           nothing happens for N seconds at the end, then NATS and nodes are killed once more (0)
+  --plant PROMISE      break a promise of the cluster, which must be caught: absence, fence or returns
 ";
 
 /// A program that starts a cluster.
@@ -109,11 +110,11 @@ fn check_nemesis(arguments: &[String]) -> Result<(), Failure> {
             "--plant" => {
                 let promise = rest
                     .next()
-                    .filter(|one| ["absence", "fence"].contains(&&***one));
+                    .filter(|one| ["absence", "fence", "returns"].contains(&&***one));
                 promise.ok_or_else(|| wrong(name))?;
             }
             "--only" => drop(rest.next().ok_or_else(|| wrong(name))?),
-            "--rounds" | "--seed" => {
+            "--rounds" | "--seed" | "--rest-s" => {
                 let value = rest.next().and_then(|value| value.parse::<u64>().ok());
                 value.ok_or_else(|| wrong(name))?;
             }
@@ -133,7 +134,8 @@ mod tests {
             let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
             check_nemesis(&arguments)
         };
-        assert!(check("--rounds 5 --seed 9 --only kill --plant fence").is_ok());
+        assert!(check("--rounds 5 --seed 9 --only kill --rest-s 900 --plant fence").is_ok());
+        assert!(check("--plant returns").is_ok());
         for wrong in [
             "--rounds",
             "--only",

@@ -20,7 +20,8 @@
 //! epoch stays. A node is not sure of its sessions before that is done. Nor is it sure while a node that does not
 //! know of the loss may be sure of one.
 //!
-//! Each node has a [`Floor`], which only rises: when all that its processes have left was taken over, published or ended. Records below it do not exist, whatever NATS brings back.
+//! Each node has a [`Floor`], which only rises: when all that its processes have left was taken over, published or
+//! ended. Records below it do not exist, whatever NATS brings back.
 //!
 //! No input or output here, and time is an argument: [`Owners::take_actions`] says what is to be done.
 
