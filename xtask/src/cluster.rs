@@ -19,7 +19,7 @@ cargo xtask nemesis [OPTION]...
   --rounds N           faults, one after the other (10)
   --seed N             what they are; a random one without it
   --only FAULT         only faults with this in their name, such as \"kill NATS\"
-  --plant PROMISE      break a promise of the cluster, which must be caught: absence or fence
+  --plant PROMISE      break a promise of the cluster, which must be caught: absence, fence or rights
 ";
 
 /// A program that starts a cluster.
@@ -109,7 +109,7 @@ fn check_nemesis(arguments: &[String]) -> Result<(), Failure> {
             "--plant" => {
                 let promise = rest
                     .next()
-                    .filter(|one| ["absence", "fence"].contains(&&***one));
+                    .filter(|one| ["absence", "fence", "rights"].contains(&&***one));
                 promise.ok_or_else(|| wrong(name))?;
             }
             "--only" => drop(rest.next().ok_or_else(|| wrong(name))?),
@@ -134,6 +134,7 @@ mod tests {
             check_nemesis(&arguments)
         };
         assert!(check("--rounds 5 --seed 9 --only kill --plant fence").is_ok());
+        assert!(check("--plant rights").is_ok());
         for wrong in [
             "--rounds",
             "--only",
