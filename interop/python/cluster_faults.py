@@ -34,8 +34,15 @@ JUMP_S = 30 * 24 * 3_600
 QUEUED = 100_000
 KINDS = (
     "kill NATS", "kill all NATS", "pause NATS", "slow NATS", "cut two servers apart", "cut a server off",
-    "cut a node off", "cut one way", "half a way", "pause a node", "kill a node", "stop a node", "a clock jumps",
+    "cut a node off", "cut one way", "half a way", "pause a node", "kill a node", "stop a node", "a clock jumps", "revoke a right",
     "kill NATS late",
+)
+# Rights of a node in NATS, each with the way; one of them is taken away for a while.
+RIGHTS = (
+    ("subscribe", "sterna.sterna.alive.*"), ("subscribe", "sterna.sterna.to.{node}.*"),
+    ("subscribe", "sterna.sterna.give.{node}.>"), ("subscribe", "_INBOX.>"), ("publish", "sterna.sterna.alive.{node}"),
+    ("publish", "sterna.sterna.mark.{node}"), ("publish", "sterna.sterna.log.>"), ("publish", "sterna.sterna.inbox.>"),
+    ("publish", "sterna.sterna.kept.*"), ("publish", "sterna.sterna.session.*"), ("publish", "$JS.API.>"),
 )
 # How long ends are kept: no longer than a node that is cut off may be back.
 ENDS = f"ended_session_ms = {ABSENCE_MS}\nended_filter_ms = 1000\ncleared_topic_ms = 1000\n"
@@ -159,8 +166,12 @@ class Arena:
         self.routes: dict[tuple[int, int], Proxy] = {}
         self.clocks: dict[str, Clock] = {}
         self.route_servers()
+        self.give_rights()
+        secret = folder / "secret"
+        secret.write_text("right\n")
         for node in self.cluster.nodes:
             text = node.config.read_text()
+            text += f'user = "{node.name}"\npassword_file = "{secret}"\n'
             self.ways[node.name] = [Proxy(port) for port in self.cluster.servers]
             for proxy in self.ways[node.name]:
                 text = text.replace(f"nats://127.0.0.1:{proxy.target}", f"nats://127.0.0.1:{proxy.port}")
@@ -182,14 +193,39 @@ class Arena:
             # Neither clients nor servers must learn ways around the proxies: nobody listens on the address that is told.
             config.write_text(
                 f"{head}cluster {{ name: nats, listen: 127.0.0.1:{nats.route}, routes: [{urls}], no_advertise: true, "
-                'advertise: "127.0.0.1:1" }\n'
+                'advertise: "127.0.0.1:1" }\ninclude "rights.conf"\n'
             )
+
+    def give_rights(self, node: str = "", way: str = "", subject: str = "") -> None:
+        """Writes for each server what each node may do; one node may not do one thing."""
+        users = []
+        for name in (one.name for one in self.cluster.nodes):
+            denied = {"publish": "", "subscribe": ""}
+            if name == node:
+                denied[way] = f', deny: ["{subject.format(node=node)}"]'
+            users.append(
+                f"{{ user: {name}, password: right, permissions: {{\n"
+                f'  publish: {{ allow: ["sterna.sterna.>", "_INBOX.>", "$JS.API.>"]{denied["publish"]} }}\n'
+                f'  subscribe: {{ allow: ["sterna.sterna.>", "_INBOX.>"]{denied["subscribe"]} }} }} }}')
+        rights = f"accounts {{ NODES: {{ jetstream: enabled, users: [\n{chr(10).join(users)}\n] }} }}\n"
+        for nats in self.cluster.nats:
+            Path(nats.arguments[-1]).with_name("rights.conf").write_text(rights)
+
+    def revoke(self, node: Node, seconds: float, right: tuple[str, str]) -> None:
+        """Has all servers take a right away from a node, and give it back."""
+        for denied in ((node.name, *right), ()):
+            self.give_rights(*denied)
+            for nats in self.cluster.nats:
+                nats.send(signal.SIGHUP)
+            if denied:
+                time.sleep(seconds)
 
     def between(self, one: int, other: int) -> list[Proxy]:
         """Both ways between two servers."""
         return [self.routes[one, other], self.routes[other, one]]
 
-    def play(self, note: Callable[[str, str, int], None], kind: str = "", seconds: float = 0, at: int | None = None) -> Fault:
+    def play(self, note: Callable[[str, str, int], None], kind: str = "", seconds: float = 0, at: int | None = None,
+             right: tuple[str, str] | None = None) -> Fault:
         """One fault, from its beginning to its end. Tells `note` of nodes that are killed or have stopped, when they are,
         and for how many milliseconds they were stopping."""
         kind = kind or self.random.choice(self.kinds)
@@ -218,6 +254,11 @@ class Arena:
                 time.sleep(SLOW_S[1])
         elif kind.startswith("cut") or kind == "half a way":
             self.cut(kind, at, seconds)
+        elif kind == "revoke a right":
+            right = right or self.random.choice(RIGHTS)
+            fault.told += f" to {right[0]} to {right[1].format(node=node.name)}"
+            print(f"  {fault.told}", flush=True)
+            self.revoke(node, seconds, right)
         elif kind == "a clock jumps":
             self.clocks[node.name].set(self.random.randint(-JUMP_S, JUMP_S))
             time.sleep(seconds)
@@ -229,7 +270,7 @@ class Arena:
                 fault.killed.add(node.name)
         if kind in ("kill a node", "stop a node", "a clock jumps"):
             fault.troubled = None
-        elif kind in ("pause a node", "cut a node off", "half a way"):
+        elif kind in ("pause a node", "cut a node off", "half a way", "revoke a right"):
             fault.troubled = node.name
         fault.delays_records = kind not in ("kill a node", "stop a node", "a clock jumps")
         return fault

@@ -1,6 +1,6 @@
 """The ledger of a cluster under a nemesis: `cargo xtask nemesis --rounds N --seed S`.
 
-  cluster_nemesis.py FOLDER [--rounds N] [--seed N] [--only FAULT] [--rest-s S] [--plant absence|fence|returns]
+  cluster_nemesis.py FOLDER [--rounds N] [--seed N] [--only FAULT] [--rest-s S] [--plant absence|fence|returns|rights]
 
 Publishers and readers of MQTT, AMQP and HTTP are spread over three nodes, and clients go from node to node with their
 sessions. In each round the nemesis does something to a node, a server of NATS, or a way between two of them
@@ -19,7 +19,8 @@ sessions. In each round the nemesis does something to a node, a server of NATS, 
 A reader is present in a round if its node was not killed in it: what it has is in its node's memory (docs/cluster.md).
 `--plant absence` has nodes give a silent one up too early: messages must be reported as lost. `--plant fence` has one node
 believe that it is sure of its sessions for longer than the others wait: two owners must be reported. `--plant returns` writes
-records of sessions again that have ended: a doubled will must be reported.
+records of sessions again that have ended: a doubled will must be reported. `--plant rights` has nodes give a silent one up
+too early, and takes a node's right to hear NATS' answers: messages must be reported as lost.
 
 Wills are watched through all rounds. `--rest-s` is how long nothing happens after the last one; then all servers of NATS are
 killed, and a node, which has the others look at everything that NATS has.
@@ -51,7 +52,7 @@ from cluster_publishers import (
     AmqpPublisher, HttpPublisher, KeyedPublisher, MqttPublisher, Publisher, QueuePublisher,
 )
 from cluster_queue_members import DEAD, QUEUE, QUEUES, Consumer
-from cluster_nodes import ABSENCE_MS, COUNT, Node, wait_until
+from cluster_nodes import ABSENCE_MS, COUNT, LEASE_MS, Node, wait_until
 from mqtt_client import CONNACK, PUBACK, PUBLISH, Client, Connection
 
 STERNA = os.environ["STERNA_BIN"]
@@ -395,6 +396,9 @@ class Game:
 
         if self.plant == "absence":
             return self.arena.play(note, "pause a node", PLANTED_ABSENCE_MS / 1e3 + 3)
+        if self.plant == "rights":
+            seconds = PLANTED_ABSENCE_MS / 1e3 + 3
+            return self.arena.play(note, "revoke a right", seconds, right=("subscribe", "_INBOX.>"))
         if self.plant == "fence":
             return self.arena.play(note, "pause a node", 5, 0)
         if self.plant == "returns":
@@ -484,16 +488,22 @@ class Game:
         return sum(len(ledger.acknowledged) for ledger in ledgers)
 
 
+def in_cluster(text: str, settings: str) -> str:
+    """A configuration with more settings of `[cluster]`."""
+    head, section, rest = text.partition("[cluster]\n")
+    return f"{head}{section}{settings}\n{rest}"
+
+
 def plant(arena: Arena, what: str) -> None:
     """Breaks a promise of the cluster by its configuration."""
     for at, node in enumerate(arena.cluster.nodes):
         text = node.config.read_text()
-        if what == "absence":
+        if what in ("absence", "rights"):
             text = text.replace(f"absence_ms = {ABSENCE_MS}", f"absence_ms = {PLANTED_ABSENCE_MS}")
-            text = text.replace("[cluster]\n", f"[cluster]\nsession_lease_ms = {PLANTED_ABSENCE_MS // 2}\n")
+            text = text.replace(f"\nlease_ms = {LEASE_MS}", f"\nlease_ms = {PLANTED_ABSENCE_MS}")
+            text = in_cluster(text, f"session_lease_ms = {PLANTED_ABSENCE_MS // 2}")
         elif what == "fence" and at == 0:
-            planted = f"session_lease_ms = {PLANTED_LEASE_MS}\nclaim_timeout_ms = {2 * PLANTED_LEASE_MS}\n"
-            text = text.replace("[cluster]\n", f"[cluster]\n{planted}")
+            text = in_cluster(text, f"session_lease_ms = {PLANTED_LEASE_MS}\nclaim_timeout_ms = {2 * PLANTED_LEASE_MS}")
         node.config.write_text(text)
 
 
@@ -503,7 +513,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--only", default="", help="only faults with this in their name")
-    parser.add_argument("--plant", choices=("absence", "fence", "returns"), default="", help="break a promise, which must be caught")
+    parser.add_argument("--plant", choices=("absence", "fence", "returns", "rights"), default="", help="break a promise, which must be caught")
     parser.add_argument("--rest-s", type=float, default=0, help="how long nothing happens after the last round")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
@@ -512,7 +522,7 @@ def main() -> int:
         print("no C compiler: clocks do not jump", flush=True)
     plant(arena, options.plant)
     arena.returns = options.plant == "returns"
-    word = {"absence": ": lost: ", "fence": ": two owners: ", "returns": ": will doubled: "}.get(options.plant)
+    word = {"absence": ": lost: ", "rights": ": lost: ", "fence": ": two owners: ", "returns": ": will doubled: "}.get(options.plant)
     found: list[str] = []
     with arena.cluster:
         game = Game(arena, options.seed, options.plant)

@@ -11,6 +11,10 @@ pub(crate) enum Remark {
     FullLog,
     /// Nodes live that are not heard.
     Unheard,
+    /// Streams have other numbers of copies than are set.
+    Replicas,
+    /// Nodes have other settings.
+    Settings,
 }
 
 #[derive(Debug, Default)]
@@ -71,8 +75,16 @@ impl Conditions {
     }
 
     /// All remarks, one sentence each.
-    pub(crate) fn remarks(&self) -> Vec<String> {
+    pub(crate) fn all_remarks(&self) -> Vec<String> {
         self.words().remarks.values().cloned().collect()
+    }
+
+    /// Those about how the node is at the moment, and not how it is set.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let words = self.words();
+        let is_passing = |kind: &Remark| matches!(kind, Remark::FullLog | Remark::Unheard);
+        let passing = words.remarks.iter().filter(|(kind, _)| is_passing(kind));
+        passing.map(|(_, text)| text.clone()).collect()
     }
 
     pub(crate) fn not_joined(&self) -> String {
@@ -95,7 +107,7 @@ impl Conditions {
         ))
     }
 
-    /// What has no quorum.
+    /// The part of NATS without a quorum.
     pub(crate) fn no_quorum(&self) -> Option<String> {
         let words = self.words();
         let what = words.quorum.as_ref()?;

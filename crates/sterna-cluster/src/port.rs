@@ -192,6 +192,15 @@ impl fmt::Debug for Reply {
     }
 }
 
+/// Where it is told whether NATS keeps so many copies.
+pub(crate) struct ReplicasReply(pub(crate) Box<dyn FnOnce(Result<(), String>) + Send>);
+
+impl fmt::Debug for ReplicasReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReplicasReply")
+    }
+}
+
 /// Where the answer about a key goes.
 pub(crate) struct KeyReply(pub(crate) Box<dyn FnOnce(Begun) + Send>);
 
@@ -253,6 +262,8 @@ pub(crate) enum FromShard {
     },
     /// Somebody wants to know how the cluster is.
     Ask(Reply),
+    /// An operator wants another number of copies in NATS.
+    SetReplicas(usize, ReplicasReply),
     /// A front door wants to do a request once.
     Key(KeyOrder),
     /// A client asks about a session that another node may have.
@@ -322,6 +333,19 @@ impl Asker {
     #[must_use]
     pub fn ask(&self, reply: impl FnOnce(Report) + Send + 'static) -> bool {
         self.0.post(FromShard::Ask(Reply(Box::new(reply))))
+    }
+
+    /// Has NATS keep a number of copies of all streams of the cluster, more or fewer. `reply` is called on the engine's
+    /// thread when NATS has taken all, or with the sentence why it has not; those of earlier streams are changed then.
+    /// False where the engine has ended, and nobody answers.
+    #[must_use]
+    pub fn set_replicas(
+        &self,
+        replicas: usize,
+        reply: impl FnOnce(Result<(), String>) + Send + 'static,
+    ) -> bool {
+        let reply = ReplicasReply(Box::new(reply));
+        self.0.post(FromShard::SetReplicas(replicas, reply))
     }
 
     /// Asks whether a request is to be done, by the key that its client chose. `value` is the front door's record

@@ -1,5 +1,7 @@
 //! The report of a node on its cluster: the nodes that are there, and the state of NATS.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// A cluster as one node sees it, with what the others say of themselves.
@@ -63,6 +65,8 @@ pub struct NodeWord {
     pub wire: String,
     /// `ready`, `draining`, or why it does not take part as it should.
     pub state: String,
+    /// Its settings that all nodes are to have alike, by their names.
+    pub settings: BTreeMap<String, String>,
     /// Name of the server of NATS that it is connected to.
     pub nats_server: String,
     /// Version of that server.

@@ -203,7 +203,7 @@ fn questions(settings: &Settings) -> Vec<Need> {
         needs.push(ask("STREAM.INFO", stream.clone(), String::new()));
         needs.push(ask("STREAM.CREATE", stream.clone(), another.clone()));
         needs.push(ask("STREAM.UPDATE", stream.clone(), another));
-        // What has a number below the first, and a subject of nobody's.
+        // Messages below the first, with a subject of nobody's.
         let nobodys = settings.subject(NOBODY);
         let nothing = format!(r#"{{"filter":"{nobodys}","seq":1}}"#);
         needs.push(ask("STREAM.PURGE", stream.clone(), nothing));
@@ -231,7 +231,7 @@ struct Refused {
     rights: BTreeMap<Right, u64>,
     /// The number of the proof.
     proof: u64,
-    /// What is said to operators in place of a subject that was tried.
+    /// The words to operators in place of a subject that was tried.
     said: BTreeMap<Right, String>,
 }
 
@@ -319,7 +319,7 @@ impl Rights {
         !rights.any(|right| right.way == Way::Subscribe && matches(ANSWERS, &right.subject))
     }
 
-    /// What NATS refuses, in a sentence; `None` where that is nothing.
+    /// The refused rights in a sentence; `None` where there are none.
     pub(crate) fn sentence(&self) -> Option<String> {
         let refused = self.refused();
         let mut named: Vec<String> = Vec::new();

@@ -40,7 +40,7 @@ pub struct Status {
     pub(crate) is_stalled: AtomicBool,
     pub(crate) is_draining: AtomicBool,
     pub(crate) refusals: Refusals,
-    /// What this node may do in NATS.
+    /// The rights of this node in NATS.
     pub(crate) rights: Rights,
     pub(crate) conditions: Conditions,
     pub(crate) is_sure: AtomicBool,

@@ -353,7 +353,10 @@ impl Core {
         let events = table.take_events();
         for event in &events {
             match event {
-                Event::Came { node } => tracing::info!(node = &**node, "a node is here"),
+                Event::Came { node } => {
+                    tracing::info!(node = &**node, "a node is here");
+                    self.node_came.notify_one();
+                }
                 Event::Missed { node } => {
                     tracing::warn!(node = &**node, "a node is not heard of");
                 }

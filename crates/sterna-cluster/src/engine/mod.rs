@@ -5,6 +5,7 @@
 
 #![allow(clippy::future_not_send)] // one thread runs all of them
 
+mod agreement;
 mod connection;
 mod ends;
 mod floors;
@@ -28,6 +29,7 @@ mod questions;
 mod quorum;
 pub(crate) mod refusals;
 mod regions;
+mod replicas;
 mod report;
 mod requests;
 mod retained;
@@ -142,6 +144,9 @@ struct Core {
     untold_arrived: Notify,
     incarnation: Cell<u64>,
     hearing: hearing::Hearing,
+    replicas: replicas::Replicas,
+    /// Notified when another node is here.
+    node_came: Notify,
     streams: streams::Streams,
     unreadable: unreadable::Unreadable,
     ends: RefCell<ends::Ends>,
@@ -340,6 +345,8 @@ impl Engine {
             untold_arrived: Notify::new(),
             incarnation: Cell::new(0),
             hearing: hearing::Hearing::default(),
+            replicas: replicas::Replicas::default(),
+            node_came: Notify::new(),
             streams: streams::Streams::default(),
             unreadable: unreadable::Unreadable::default(),
             ends: RefCell::default(),
@@ -390,6 +397,8 @@ impl Core {
             core.join().await;
             core.spawn(Rc::clone(&core).keep_proving());
             core.spawn(Rc::clone(&core).look_for_quorum());
+            core.spawn(Rc::clone(&core).look_after_replicas());
+            core.spawn(Rc::clone(&core).compare_settings());
             core.spawn(Rc::clone(&core).run_lanes());
             core.spawn(Rc::clone(&core).beat());
             core.spawn(Rc::clone(&core).hear());

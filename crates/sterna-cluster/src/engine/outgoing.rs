@@ -212,6 +212,10 @@ impl Core {
                         let core = Rc::clone(&self);
                         self.spawn(async move { (reply.0)(core.report().await) });
                     }
+                    FromShard::SetReplicas(replicas, reply) => {
+                        let core = Rc::clone(&self);
+                        self.spawn(async move { (reply.0)(core.set_replicas(replicas).await) });
+                    }
                     FromShard::Key(order) => self.take_key_order(order),
                     FromShard::Question {
                         client_id,

@@ -14,7 +14,7 @@ use super::Core;
 /// How often is looked, while something is wrong.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What is known of the leader of a stream.
+/// The leader of a stream, as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Leader {
     /// There is one, or nobody says that there is none.
@@ -46,7 +46,7 @@ impl Core {
     async fn leader_of(&self, stream: &str) -> Leader {
         let within = Duration::from_millis(self.settings.answer_timeout_ms);
         let asked = tokio::time::timeout(within, self.jetstream.get_stream(stream)).await;
-        // Who leads a stream answers for it.
+        // The leader of a stream answers for it.
         asked.map_or(Leader::None, |answer| match answer {
             Ok(found) => of_info(found.cached_info()),
             Err(error) => of_error(&error),

@@ -10,7 +10,7 @@ use async_nats::jetstream::stream::{Info, PeerInfo};
 use futures_util::{StreamExt, TryStreamExt};
 
 use super::streams::INBOX;
-use super::Core;
+use super::{Core, agreement};
 use crate::report::{FollowerView, NodeView, NodeWord, Report, StreamView};
 use crate::table::Presence;
 
@@ -39,7 +39,7 @@ impl Core {
     }
 
     /// This node's report on itself.
-    fn word(&self) -> NodeWord {
+    pub(super) fn word(&self) -> NodeWord {
         let status = &self.status;
         let nats = self.client.server_info();
         let state = if status.is_draining.load(Ordering::Acquire) {
@@ -53,6 +53,7 @@ impl Core {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             wire: self.reads().to_string(),
             state,
+            settings: agreement::shared(&self.settings),
             nats_server: nats.server_name,
             nats_version: nats.version,
             waiting_bytes: self.gate.waiting_bytes(),
@@ -111,14 +112,16 @@ impl Core {
                 (Vec::new(), None)
             }
         };
+        let own = self.word();
+        self.note_differences(words.values().chain([&own]));
         problems.extend(self.status.trouble());
-        problems.extend(self.status.remarks());
+        problems.extend(self.status.conditions.all_remarks());
         let own = NodeView {
             node: self.settings.node.clone(),
             presence: "here",
             filters: self.own.borrow().len(),
             inbox_batches: None,
-            told: Some(self.word()),
+            told: Some(own),
         };
         let table = self.table.borrow();
         let others = table.nodes().map(|(name, presence, filters)| NodeView {
@@ -149,7 +152,7 @@ impl Core {
     }
 
     /// Asks all nodes, and gives them time until all that are here have answered.
-    async fn ask_nodes(&self, within: Duration) -> BTreeMap<String, NodeWord> {
+    pub(super) async fn ask_nodes(&self, within: Duration) -> BTreeMap<String, NodeWord> {
         let mut words = BTreeMap::new();
         let here = self.table.borrow().count(Presence::Here);
         let asked = async {

@@ -200,7 +200,7 @@ impl Core {
                 });
             }
             Action::Mark { sent_ms } => {
-                // Who cannot hear that its marks come back does not say that it lives.
+                // A node that cannot hear its marks come back does not say that it lives.
                 let has_way = self.status.is_connected() && self.status.rights.has_answers();
                 if self.owns_sessions.get() && has_way {
                     let core = Rc::clone(self);

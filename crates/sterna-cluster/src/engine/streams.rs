@@ -96,16 +96,8 @@ impl Core {
                 .make_stream(config.clone())
                 .await
                 .map_err(|error| format!("stream {name}: {error}"))?;
+            let info = self.raise_replicas(info).await;
             self.set_sources(&config, &info).await?;
-            let replicas = info.config.num_replicas;
-            if replicas != self.settings.replicas {
-                tracing::warn!(
-                    stream = name,
-                    replicas,
-                    wanted = self.settings.replicas,
-                    "the stream was made with another cluster.replicas"
-                );
-            }
             self.found_stream(stream, &info);
         }
         Ok(())

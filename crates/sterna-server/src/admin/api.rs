@@ -15,7 +15,7 @@ use super::routes::{Call, Operation};
 use super::rules::{explain, rules_value};
 use crate::audit::Outcome;
 use crate::certificate::CertificateUse;
-use crate::control::Order;
+use crate::control::{Order, Reloaded};
 use crate::http::{ProblemKind as Kind, Trouble, names_etag};
 use crate::identity::{Identity, Refusal};
 use crate::mail::admin::{Answer, Ask, Body, Query, Whose, Window};
@@ -386,6 +386,7 @@ impl Desk<'_, '_> {
                 Ok(())
             }
             Operation::Cluster => self.cluster(id, condition),
+            Operation::SetReplicas => self.set_replicas(id, &call.argument, change.clone()),
             Operation::Bans => self.bans(out, id, call, limit()?),
             Operation::Ban => self.ban(out, request, change),
             Operation::Lift => self.lift_ban(out, id, call, change),
@@ -600,6 +601,37 @@ impl Desk<'_, '_> {
 
     /// Asks the engine of the cluster.
     fn cluster(&mut self, id: ExchangeId, condition: Condition) -> Result<(), Trouble> {
+        self.ask_engine(id, Purpose::Cluster(condition), |asker, reply| {
+            asker.ask(move |report| reply(Answer::Report(Box::new(report))))
+        })
+    }
+
+    /// Has the engine of the cluster set the number of copies in NATS.
+    fn set_replicas(
+        &mut self,
+        id: ExchangeId,
+        replicas: &str,
+        change: Change,
+    ) -> Result<(), Trouble> {
+        let number = replicas.parse().ok().filter(|n| (1..=5).contains(n));
+        let number: usize = number.ok_or_else(|| {
+            let detail = "NATS keeps 1 to 5 copies";
+            Trouble::new(Kind::InvalidParameter, detail)
+        })?;
+        self.ask_engine(id, Purpose::Replicas(change), |asker, reply| {
+            asker.set_replicas(number, move |done| {
+                reply(Answer::Obeyed(done.map(|()| Reloaded::default())));
+            })
+        })
+    }
+
+    /// Asks the engine of the cluster something. `ask` returns false where that has ended.
+    fn ask_engine(
+        &mut self,
+        id: ExchangeId,
+        purpose: Purpose,
+        ask: impl FnOnce(&sterna_cluster::Asker, Box<dyn FnOnce(Answer) + Send>) -> bool,
+    ) -> Result<(), Trouble> {
         let asker = self.admin.sources.cluster_asker().cloned().ok_or_else(|| {
             let detail = "this broker is not a node of a cluster: cluster.nats is not set";
             Trouble::new(Kind::NoResource, detail)
@@ -608,16 +640,18 @@ impl Desk<'_, '_> {
             return Err(Trouble::new(Kind::Busy, "the process takes no questions"));
         };
         let shard = self.cx.shard;
-        let number = self.open(id, Purpose::Cluster(condition), shard..shard + 1)?;
-        let is_asked = asker.ask(move |report| {
-            let answer = Answer::Report(Box::new(report));
-            let body = Body::Answer {
-                number,
-                shard,
-                answer,
-            };
-            reply(Mail::Admin(Box::new(AdminLetter(body))));
-        });
+        let number = self.open(id, purpose, shard..shard + 1)?;
+        let is_asked = ask(
+            &asker,
+            Box::new(move |answer| {
+                let body = Body::Answer {
+                    number,
+                    shard,
+                    answer,
+                };
+                reply(Mail::Admin(Box::new(AdminLetter(body))));
+            }),
+        );
         if is_asked {
             return Ok(());
         }

@@ -63,6 +63,8 @@ pub(super) enum Purpose {
     One(Condition, Kind),
     /// The state of the cluster.
     Cluster(Condition),
+    /// Another number of copies in NATS.
+    Replicas(Change),
     /// A change; the problem where there is nothing to change.
     Change(Change, Kind),
     /// An order to the process.
@@ -72,7 +74,10 @@ pub(super) enum Purpose {
 impl Purpose {
     /// Whether the question has effects, also where nobody waits for the answers.
     pub(super) const fn is_change(&self) -> bool {
-        matches!(self, Self::Change(..) | Self::Order(..))
+        matches!(
+            self,
+            Self::Change(..) | Self::Order(..) | Self::Replicas(..)
+        )
     }
 
     /// Shards have answered a question, and nobody waits for that any more. A change is a line of the audit log all
@@ -80,7 +85,7 @@ impl Purpose {
     pub(super) fn end_unheard(self, meters: &Meters, answers: Vec<Answer>) {
         match self {
             Self::Change(change, kind) => drop(change.found(meters, kind, answers)),
-            Self::Order(_, change) => drop(change.obeyed(meters, answers)),
+            Self::Order(_, change) | Self::Replicas(change) => drop(change.obeyed(meters, answers)),
             _ => {}
         }
     }
@@ -399,6 +404,10 @@ impl Desk<'_, '_> {
             }
             Purpose::One(condition, kind) => self.found_one(out, id, (&condition, kind), answers),
             Purpose::Cluster(condition) => self.reported(out, id, &condition, answers),
+            Purpose::Replicas(change) => match change.obeyed(self.cx.meters, answers) {
+                Ok(_) => Done::new(id, 204, None).tell(out),
+                Err(why) => self.refused(out, id, &Trouble::new(Kind::Conflict, why)),
+            },
             Purpose::Change(change, kind) => self.found_change(out, id, (change, kind), answers),
             Purpose::Order(order, change) => self.obeyed(out, id, (order, &change), answers),
         }

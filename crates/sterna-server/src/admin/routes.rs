@@ -49,6 +49,7 @@ pub(super) enum Operation {
     AcceptClock,
     Certificates,
     Cluster,
+    SetReplicas,
     Rules,
     Explain,
     Bans,
@@ -423,6 +424,19 @@ pub(super) const ROUTES: &[Route] = &[
             "cluster",
             "Cluster",
             "The nodes of the cluster and its streams in NATS; asks the other nodes",
+        )
+    },
+    Route {
+        method: "POST",
+        role: Some(Role::Admin),
+        success: (204, None),
+        problems: &[Kind::Conflict, Kind::ClusterAway],
+        ..read(
+            "/cluster/replicas/{replicas}",
+            Operation::SetReplicas,
+            "setClusterReplicas",
+            "",
+            "Has NATS keep 1 to 5 copies of each stream of the cluster, more or fewer than before",
         )
     },
     read(

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Subcommand};
 use serde_json::Value;
+use sterna_client::http::Method;
 
 use super::admin::connection::Connection;
 use super::admin::table::{Column, harmless, json, table};
@@ -58,12 +59,31 @@ enum Action {
     /// The nodes with the messages that wait for them, and the state of NATS. Problems are lines of their
     /// own; the exit status is 0 all the same
     Status,
+    /// Have NATS keep another number of copies of all streams of the cluster. A node with a higher `cluster.replicas` raises
+    /// it again when it starts
+    Replicas {
+        /// 1 to 5, and no more than there are servers of NATS
+        #[arg(value_parser = clap::value_parser!(u8).range(1..=5))]
+        replicas: u8,
+    },
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let Action::Status = args.action;
-    exit::code(super::block_on(status(args)), false)
+    let done = match args.action {
+        Action::Status => super::block_on(status(args)),
+        Action::Replicas { replicas } => super::block_on(set_replicas(args, replicas)),
+    };
+    exit::code(done, false)
+}
+
+async fn set_replicas(args: &Args, replicas: u8) -> Result<(), Failure> {
+    let path = format!("/cluster/replicas/{replicas}");
+    (args.connection.client()?)
+        .call(Method::Post, &path, None)
+        .await?;
+    eprintln!("NATS keeps {replicas} of each stream of the cluster");
+    Ok(())
 }
 
 async fn status(args: &Args) -> Result<(), Failure> {
