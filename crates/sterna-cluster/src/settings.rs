@@ -31,6 +31,8 @@ pub struct Settings {
     pub claim_timeout_ms: u64,
     /// Time without a word after which nothing waits for a node any more, in milliseconds.
     pub absence_ms: u64,
+    /// How far a clock may be from the cluster's, in milliseconds.
+    pub maximum_clock_skew_ms: u64,
     /// Time in which NATS has to answer, in milliseconds.
     pub answer_timeout_ms: u64,
     /// Time in which another node takes a batch that is given to it, in milliseconds. After it the batch goes to that
@@ -154,6 +156,7 @@ impl Settings {
             session_lease_ms: 1_500,
             claim_timeout_ms: 6_000,
             absence_ms: 60_000,
+            maximum_clock_skew_ms: 2_000,
             answer_timeout_ms: 2_000,
             give_timeout_ms: 500,
             patience_ms: 15_000,

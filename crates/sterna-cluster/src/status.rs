@@ -1,7 +1,9 @@
 //! How the engine and the other nodes are, as any thread may read it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::clocks::Verdict;
 use crate::engine::refusals::Refusals;
 
 /// A number that one thread changes and any thread reads.
@@ -37,6 +39,8 @@ pub struct Status {
     pub(crate) is_unfit: AtomicBool,
     pub(crate) is_stalled: AtomicBool,
     pub(crate) is_draining: AtomicBool,
+    pub(crate) is_clock_wrong: AtomicBool,
+    clocks: Mutex<Verdict>,
     pub(crate) refusals: Refusals,
     pub(crate) is_sure: AtomicBool,
     pub(crate) lacks_streams: AtomicBool,
@@ -102,6 +106,8 @@ impl Status {
             Some("other nodes read no version of the wire form that this one writes")
         } else if !is(&self.is_connected) {
             Some(self.refusals.sentence())
+        } else if is(&self.is_clock_wrong) {
+            Some("this node's clock is not the cluster's: it serves nobody")
         } else if !is(&self.has_joined) {
             Some("the node has not joined")
         } else if is(&self.lacks_streams) {
@@ -121,6 +127,21 @@ impl Status {
         } else {
             None
         }
+    }
+
+    /// The judgement of the clocks of nodes and servers of NATS at the last look.
+    #[must_use]
+    pub fn clocks(&self) -> Verdict {
+        self.verdict().clone()
+    }
+
+    /// Notes what clocks say. Returns what they said before.
+    pub(crate) fn note_clocks(&self, verdict: &Verdict) -> Verdict {
+        std::mem::replace(&mut *self.verdict(), verdict.clone())
+    }
+
+    fn verdict(&self) -> MutexGuard<'_, Verdict> {
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A server of NATS is connected. Returns the number of the connection.
@@ -167,6 +188,7 @@ impl Status {
             && is(&self.knows_nodes)
             && is(&self.hears_nodes)
             && !is(&self.is_stalled)
+            && !is(&self.is_clock_wrong)
             && !is(&self.is_superseded)
             && !is(&self.is_unfit)
     }

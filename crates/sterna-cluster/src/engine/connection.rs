@@ -127,6 +127,7 @@ impl Core {
             return Err("no server of NATS is connected".to_owned());
         }
         self.may_have_regions()?;
+        self.may_date().await?;
         self.make_streams().await?;
         self.learn_what_came().await?;
         self.enter().await?;

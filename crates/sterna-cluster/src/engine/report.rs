@@ -108,6 +108,7 @@ impl Core {
             }
         };
         problems.extend(self.status.trouble().map(str::to_owned));
+        problems.extend(self.status.clocks().sentence());
         let own = NodeView {
             node: self.settings.node.clone(),
             presence: "here",

@@ -371,8 +371,10 @@ impl Desk<'_, '_> {
         let answers = gathered.answers;
         match gathered.purpose {
             Purpose::Ready => {
+                let clocks = self.admin.sources.wrong_clocks();
                 if let Some(trouble) = self.admin.sources.cluster_trouble() {
-                    return say(out, id, 503, &format!("cluster: {trouble}\n"));
+                    let clocks = clocks.map_or_else(String::new, |clocks| format!(" ({clocks})"));
+                    return say(out, id, 503, &format!("cluster: {trouble}{clocks}\n"));
                 }
                 let stage = self.cx.memory.stage();
                 let doubt = self.admin.sources.clock().and_then(NodeClock::doubt);
@@ -381,6 +383,7 @@ impl Desk<'_, '_> {
                     .filter(|_| stage != Stage::Normal)
                     .into_iter()
                     .chain(doubt.map(Doubt::sentence))
+                    .chain(clocks.as_deref())
                     .collect();
                 let text = if reasons.is_empty() {
                     "ready\n".to_owned()

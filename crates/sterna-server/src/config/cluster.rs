@@ -48,6 +48,9 @@ settings! {
         /// Time without a word of a node after which nothing waits for it. Another node then has its sessions, and their
         /// wills are published. At least twice `session_lease_ms`.
         restart absence_ms: u64 = 60_000;
+        /// Time by which a clock may differ from the median of all nodes' and NATS servers' clocks. A node that
+        /// [differs by more](cluster.md#clocks) serves nobody.
+        restart maximum_clock_skew_ms: u64 = 2_000, within 100..;
         /// Time in which NATS has to answer. After it the same is asked again.
         restart answer_timeout_ms: u64 = 2_000, within 1..;
         /// Time in which another node takes QoS 1 and 2 that is [given to it

@@ -255,7 +255,7 @@ impl Core {
             if self.has_outside() {
                 self.look_at_out(&mut cleared).await;
             }
-            let cleared = (self.regions.versions.borrow_mut()).forget_before(versions::wall_ms());
+            let cleared = (self.regions.versions.borrow_mut()).forget_before(self.wall_ms());
             if !self.table.borrow().is_first() {
                 continue;
             }

@@ -5,7 +5,6 @@
 //! it has heard of all.
 
 use std::collections::HashMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::super::retained::CLEARED;
 
@@ -141,12 +140,6 @@ fn newest(versions: &[Version]) -> Option<&Version> {
     versions
         .iter()
         .max_by_key(|version| (version.published_ms, &version.region))
-}
-
-/// Milliseconds since the Unix epoch.
-pub(super) fn wall_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
 }
 
 #[cfg(test)]
