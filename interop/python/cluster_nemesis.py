@@ -1,6 +1,6 @@
 """The ledger of a cluster under a nemesis: `cargo xtask nemesis --rounds N --seed S`.
 
-  cluster_nemesis.py FOLDER [--rounds N] [--seed N] [--only FAULT] [--plant ABSENCE|FENCE]
+  cluster_nemesis.py FOLDER [--rounds N] [--seed N] [--only FAULT] [--plant ABSENCE|FENCE|CLOCK]
 
 Publishers and readers of MQTT, AMQP and HTTP are spread over three nodes, and clients go from node to node with their
 sessions. In each round the nemesis does something to a node, a server of NATS, or a way between two of them
@@ -14,11 +14,13 @@ sessions. In each round the nemesis does something to a node, a server of NATS, 
   two owners     a connection was acknowledged what it sent after a later one of its client was let in
   will doubled, will lost, will unasked
   two members    a message of a shared subscription, or of a queue, came to a member while one of a sound node had it
+  expired        a session, or messages for it, are gone that were to last for much longer
   not served     nodes are not ready, or publishers and sessions are not acknowledged, some time after all is mended
 
 A reader is present in a round if its node was not killed in it: what it has is in its node's memory (docs/cluster.md).
 `--plant absence` has nodes give a silent one up too early: messages must be reported as lost. `--plant fence` has one node
-believe that it is sure of its sessions for longer than the others wait: two owners must be reported.
+believe that it is sure of its sessions for longer than the others wait: two owners must be reported. `--plant clock` has nodes
+take part with any clock: sessions must be reported as expired.
 
 The environment is that of `cluster_nodes.py`. Standard library only, and a C compiler for clocks that jump.
 """
@@ -55,6 +57,8 @@ STERNA = os.environ["STERNA_BIN"]
 PLANTED_ABSENCE_MS = 1_500
 # For how long a node is sure of its sessions where that fault is planted.
 PLANTED_LEASE_MS = 8_000
+# By how much clocks may differ where that fault is planted: a year.
+TRUSTING_MS = 365 * 24 * 3_600_000
 # Time of a round before and after its fault.
 CALM_S = 0.7
 # How long the last messages may take when all is mended.
@@ -360,6 +364,8 @@ class Game:
             return self.arena.play(note, "pause a node", PLANTED_ABSENCE_MS / 1e3 + 3)
         if self.plant == "fence":
             return self.arena.play(note, "pause a node", 5, 0)
+        if self.plant == "clock":
+            return self.arena.play(note, "a node starts with a wrong clock")
         return self.arena.play(note)
 
     def served(self) -> None:
@@ -405,6 +411,8 @@ class Game:
             self.unkept.append(trouble)
         self.counts[fault.kind] += 1
         where = f"round {number} ({fault.told})"
+        if fault.lost:
+            return [f"{where}: {one}" for one in fault.lost]
         try:
             self.served()
         except TimeoutError as error:
@@ -454,6 +462,9 @@ def plant(arena: Arena, what: str) -> None:
             text += f"session_lease_ms = {PLANTED_ABSENCE_MS // 2}\n"
         elif what == "fence" and at == 0:
             text += f"session_lease_ms = {PLANTED_LEASE_MS}\nclaim_timeout_ms = {2 * PLANTED_LEASE_MS}\n"
+        elif what == "clock":
+            text = text.replace("absence_ms =", f"maximum_clock_skew_ms = {TRUSTING_MS}\nabsence_ms =", 1)
+            arena.trusts = True
         node.config.write_text(text)
 
 
@@ -463,14 +474,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--only", default="", help="only faults with this in their name")
-    parser.add_argument("--plant", choices=("absence", "fence"), default="", help="break a promise, which must be caught")
+    parser.add_argument("--plant", choices=("absence", "fence", "clock"), default="", help="break a promise, which must be caught")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     arena = Arena(options.folder, options.seed, options.only, QUEUES)
     if not arena.library:
         print("no C compiler: clocks do not jump", flush=True)
     plant(arena, options.plant)
-    word = {"absence": ": lost: ", "fence": ": two owners: "}.get(options.plant)
+    word = {"absence": ": lost: ", "fence": ": two owners: ", "clock": ": expired: "}.get(options.plant)
     found: list[str] = []
     with arena.cluster:
         game = Game(arena, options.seed, options.plant)

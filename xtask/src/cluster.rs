@@ -19,7 +19,7 @@ cargo xtask nemesis [OPTION]...
   --rounds N           faults, one after the other (10)
   --seed N             what they are; a random one without it
   --only FAULT         only faults with this in their name, such as \"kill NATS\"
-  --plant PROMISE      break a promise of the cluster, which must be caught: absence or fence
+  --plant PROMISE      break a promise of the cluster, which must be caught: absence, fence or clock
 ";
 
 /// A program that starts a cluster.
@@ -109,7 +109,7 @@ fn check_nemesis(arguments: &[String]) -> Result<(), Failure> {
             "--plant" => {
                 let promise = rest
                     .next()
-                    .filter(|one| ["absence", "fence"].contains(&&***one));
+                    .filter(|one| ["absence", "fence", "clock"].contains(&&***one));
                 promise.ok_or_else(|| wrong(name))?;
             }
             "--only" => drop(rest.next().ok_or_else(|| wrong(name))?),
@@ -133,7 +133,7 @@ mod tests {
             let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
             check_nemesis(&arguments)
         };
-        assert!(check("--rounds 5 --seed 9 --only kill --plant fence").is_ok());
+        assert!(check("--rounds 5 --seed 9 --only kill --plant clock").is_ok());
         for wrong in [
             "--rounds",
             "--only",
