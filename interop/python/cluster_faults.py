@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster_nodes import ABSENCE_MS, COUNT, Cluster, Node, Program, ask_nats, wait_until
+from cluster_sleepers import Sleepers
 from harness import INTEROP
 
 # How long a fault lasts, in seconds. Less than `absence_ms` of the nodes, after which nothing waits for one.
@@ -35,7 +36,7 @@ QUEUED = 100_000
 KINDS = (
     "kill NATS", "kill all NATS", "pause NATS", "slow NATS", "cut two servers apart", "cut a server off",
     "cut a node off", "cut one way", "half a way", "pause a node", "kill a node", "stop a node", "a clock jumps", "revoke a right",
-    "kill NATS late",
+    "kill NATS late", "a node starts with a wrong clock", "NATS starts with a wrong clock",
 )
 # Rights of a node in NATS, each with the way; one of them is taken away for a while.
 RIGHTS = (
@@ -49,6 +50,9 @@ ENDS = f"ended_session_ms = {ABSENCE_MS}\nended_filter_ms = 1000\ncleared_topic_
 # How long after that a server is killed, in seconds.
 LATE_S = 6
 SESSIONS = "STERNA_sterna_SESSIONS"
+# A wrong clock differs at least by so many seconds, and that of a server of NATS by at most so many: what NATS removes by its
+# own clock lasts longer.
+WRONG_S, WRONG_NATS_S = 600, 3_000
 
 
 class Proxy:
@@ -139,6 +143,24 @@ def clock_library(folder: Path) -> Path | None:
     return library
 
 
+def shifted_nats(folder: Path) -> Path | None:
+    """Builds a server of NATS whose wall clock is set by its environment; `None` where that fails."""
+    source = subprocess.run(["go", "env", "GOROOT"], cwd=INTEROP / "gonats", capture_output=True, text=True, check=True)
+    package = Path(source.stdout.strip()) / "src" / "time"
+    reads = "\tsec, nsec, mono := runtimeNow()\n"
+    text = (package / "time.go").read_text()
+    if text.count(reads) != 1:
+        print("this version of Go reads its clock elsewhere: servers of NATS keep theirs", flush=True)
+        return None
+    (folder / "time.go").write_text(text.replace(reads, f"{reads}\tsec += shift\n"))
+    over = {str(package / "time.go"): str(folder / "time.go"), str(package / "shift.go"): str(INTEROP / "clock" / "shift.go")}
+    (folder / "overlay.json").write_text(json.dumps({"Replace": over}))
+    program = folder / "nats-server"
+    subprocess.run(["go", "build", "-overlay", str(folder / "overlay.json"), "-o", str(program), "."],
+                   cwd=INTEROP / "gonats", check=True)
+    return program
+
+
 @dataclass
 class Fault:
     kind: str
@@ -149,6 +171,8 @@ class Fault:
     troubled: str | None = ""
     # Whether what NATS has been told may be known to nobody.
     delays_records: bool = False
+    # What was lost of clients that were away meanwhile.
+    lost: list[str] = field(default_factory=list)
 
 
 class Arena:
@@ -156,11 +180,19 @@ class Arena:
 
     def __init__(self, folder: Path, seed: int, only: str = "", queues: str = ""):
         self.random = random.Random(seed)
+        # Whether nodes are told to take part with any clock.
+        self.trusts = False
         self.cluster = Cluster(folder)
         self.library = clock_library(folder)
-        self.kinds = [kind for kind in KINDS if only in kind and (self.library or kind != "a clock jumps")]
         # Whether records of sessions that have ended are written again, which must be noticed.
         self.returns = False
+        self.shifted = shifted_nats(folder) if only in "NATS starts with a wrong clock" else None
+        impossible = set() if self.library else {"a clock jumps", "a node starts with a wrong clock"}
+        impossible |= set() if self.shifted else {"NATS starts with a wrong clock"}
+        self.kinds = [kind for kind in KINDS if only in kind and kind not in impossible]
+        for nats in self.cluster.nats:
+            nats.arguments[0] = str(self.shifted or nats.arguments[0])
+        self.sleepers = Sleepers(self.cluster.nodes)
         # By node and the number of a server, and by the numbers of two servers.
         self.ways: dict[str, list[Proxy]] = {}
         self.routes: dict[tuple[int, int], Proxy] = {}
@@ -264,15 +296,24 @@ class Arena:
             time.sleep(seconds)
             if self.random.random() < 0.5:
                 self.clocks[node.name].set(0)
+        elif kind.endswith("wrong clock"):
+            self.sleepers.lie_down()
+            if kind.startswith("NATS"):
+                self.start_nats_wrong(at, seconds)
+            else:
+                self.start_node_wrong(node)
+                fault.killed.add(node.name)
+            self.cluster.settle()
+            fault.lost = self.sleepers.get_up()
         else:
             self.disturb(kind, node, seconds)
             if kind in ("kill a node", "stop a node"):
                 fault.killed.add(node.name)
-        if kind in ("kill a node", "stop a node", "a clock jumps"):
+        if kind in ("kill a node", "stop a node", "a clock jumps", "a node starts with a wrong clock"):
             fault.troubled = None
         elif kind in ("pause a node", "cut a node off", "half a way", "revoke a right"):
             fault.troubled = node.name
-        fault.delays_records = kind not in ("kill a node", "stop a node", "a clock jumps")
+        fault.delays_records = fault.troubled is not None
         return fault
 
     def kill_late(self, node: Node, servers: list[Program]) -> None:
@@ -309,6 +350,37 @@ class Arena:
             if "message" in answer:
                 found[subject] = base64.b64decode(answer["message"].get("data", ""))
         return found
+
+    def wrong_s(self, most_s: int) -> int:
+        """An offset of a clock, to either side."""
+        return self.random.choice((-1, 1)) * self.random.randint(WRONG_S, most_s)
+
+    def start_node_wrong(self, node: Node) -> None:
+        """A node starts with a wrong clock, which `/readyz` names, and then with the right one."""
+        clock = self.clocks[node.name]
+        self.note("killed", node.name, 0)
+        node.kill()
+        clock.set(self.wrong_s(JUMP_S))
+        node.start()
+        wait_until(f"{node.name} says that its clock is wrong", lambda: self.is_judged(node, "this node"))
+        self.sleepers.knock(node)
+        node.kill()
+        clock.set(0)
+        node.start()
+
+    def start_nats_wrong(self, at: int, seconds: float) -> None:
+        """A server of NATS starts with a wrong clock, which nodes name where it leads something."""
+        nats = self.cluster.nats[at]
+        for offset_s in (self.wrong_s(WRONG_NATS_S), 0):
+            nats.kill()
+            nats.environment["CLOCK_OFFSET_S"] = str(offset_s)
+            nats.start()
+            time.sleep(seconds)
+
+    def is_judged(self, node: Node, word: str) -> bool:
+        """Whether `/readyz` names a wrong clock; or where nobody judges, the node is ready."""
+        page = node.page("/readyz")
+        return f"the clock of {word} is" in page or (page == "ready\n" and self.trusts)
 
     def cut(self, kind: str, at: int, seconds: float) -> None:
         """Cuts proxies for a while."""
@@ -348,6 +420,9 @@ class Arena:
             if code != 0:
                 raise RuntimeError(f"{node.name} ended with {code}")
         time.sleep(seconds)
+        if self.library:
+            # A process reads its clock at the start, and this one may have jumped since.
+            self.clocks[node.name].set(0)
         node.start()
 
     @staticmethod

@@ -1,6 +1,6 @@
 """The ledger of a cluster under a nemesis: `cargo xtask nemesis --rounds N --seed S`.
 
-  cluster_nemesis.py FOLDER [--rounds N] [--seed N] [--only FAULT] [--rest-s S] [--plant absence|fence|returns|rights]
+  cluster_nemesis.py FOLDER [--rounds N] [--seed N] [--only FAULT] [--rest-s S] [--plant absence|fence|returns|rights|clock]
 
 Publishers and readers of MQTT, AMQP and HTTP are spread over three nodes, and clients go from node to node with their
 sessions. In each round the nemesis does something to a node, a server of NATS, or a way between two of them
@@ -14,13 +14,15 @@ sessions. In each round the nemesis does something to a node, a server of NATS, 
   two owners     a connection was acknowledged what it sent after a later one of its client was let in
   will doubled, will lost, will unasked
   two members    a message of a shared subscription, or of a queue, came to a member while one of a sound node had it
+  expired        a session, or messages for it, are gone that were to last for much longer
   not served     nodes are not ready, or publishers and sessions are not acknowledged, some time after all is mended
 
 A reader is present in a round if its node was not killed in it: what it has is in its node's memory (docs/cluster.md).
 `--plant absence` has nodes give a silent one up too early: messages must be reported as lost. `--plant fence` has one node
 believe that it is sure of its sessions for longer than the others wait: two owners must be reported. `--plant returns` writes
 records of sessions again that have ended: a doubled will must be reported. `--plant rights` has nodes give a silent one up
-too early, and takes a node's right to hear NATS' answers: messages must be reported as lost.
+too early, and takes a node's right to hear NATS' answers: messages must be reported as lost. `--plant clock` has
+nodes take part with any clock: sessions must be reported as expired.
 
 Wills are watched through all rounds. `--rest-s` is how long nothing happens after the last one; then all servers of NATS are
 killed, and a node, which has the others look at everything that NATS has.
@@ -60,6 +62,8 @@ STERNA = os.environ["STERNA_BIN"]
 PLANTED_ABSENCE_MS = 1_500
 # For how long a node is sure of its sessions where that fault is planted.
 PLANTED_LEASE_MS = 8_000
+# By how much clocks may differ where that fault is planted: a year.
+TRUSTING_MS = 365 * 24 * 3_600_000
 # Time of a round before and after its fault.
 CALM_S = 0.7
 # How long the last messages may take when all is mended.
@@ -403,6 +407,8 @@ class Game:
             return self.arena.play(note, "pause a node", 5, 0)
         if self.plant == "returns":
             return self.arena.play(note, "kill NATS late")
+        if self.plant == "clock":
+            return self.arena.play(note, "a node starts with a wrong clock")
         return self.arena.play(note, kind)
 
     def served(self) -> None:
@@ -448,6 +454,8 @@ class Game:
             self.unkept.append(trouble)
         self.counts[fault.kind] += 1
         where = f"round {number} ({fault.told})"
+        if fault.lost:
+            return [f"{where}: {one}" for one in fault.lost]
         try:
             self.served()
         except TimeoutError as error:
@@ -504,6 +512,9 @@ def plant(arena: Arena, what: str) -> None:
             text = in_cluster(text, f"session_lease_ms = {PLANTED_ABSENCE_MS // 2}")
         elif what == "fence" and at == 0:
             text = in_cluster(text, f"session_lease_ms = {PLANTED_LEASE_MS}\nclaim_timeout_ms = {2 * PLANTED_LEASE_MS}")
+        elif what == "clock":
+            text = text.replace("absence_ms =", f"maximum_clock_skew_ms = {TRUSTING_MS}\nabsence_ms =", 1)
+            arena.trusts = True
         node.config.write_text(text)
 
 
@@ -513,7 +524,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--only", default="", help="only faults with this in their name")
-    parser.add_argument("--plant", choices=("absence", "fence", "returns", "rights"), default="", help="break a promise, which must be caught")
+    parser.add_argument("--plant", choices=("absence", "fence", "returns", "rights", "clock"), default="", help="break a promise, which must be caught")
     parser.add_argument("--rest-s", type=float, default=0, help="how long nothing happens after the last round")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
@@ -522,7 +533,7 @@ def main() -> int:
         print("no C compiler: clocks do not jump", flush=True)
     plant(arena, options.plant)
     arena.returns = options.plant == "returns"
-    word = {"absence": ": lost: ", "rights": ": lost: ", "fence": ": two owners: ", "returns": ": will doubled: "}.get(options.plant)
+    word = {"absence": ": lost: ", "rights": ": lost: ", "fence": ": two owners: ", "returns": ": will doubled: ", "clock": ": expired: "}.get(options.plant)
     found: list[str] = []
     with arena.cluster:
         game = Game(arena, options.seed, options.plant)

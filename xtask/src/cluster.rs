@@ -20,7 +20,7 @@ cargo xtask nemesis [OPTION]...
   --seed N             what they are; a random one without it
   --only FAULT         only faults with this in their name, such as \"kill NATS\"
   --rest-s N           nothing happens for N seconds at the end, then NATS and nodes are killed once more (0)
-  --plant PROMISE      break a promise of the cluster, which must be caught: absence, fence, returns or rights
+  --plant PROMISE      break a promise of the cluster, which must be caught: absence, fence, returns, rights or clock
 ";
 
 /// A program that starts a cluster.
@@ -110,7 +110,7 @@ fn check_nemesis(arguments: &[String]) -> Result<(), Failure> {
             "--plant" => {
                 let promise = rest
                     .next()
-                    .filter(|one| ["absence", "fence", "returns", "rights"].contains(&&***one));
+                    .filter(|one| ["absence", "fence", "returns", "rights", "clock"].contains(&&***one));
                 promise.ok_or_else(|| wrong(name))?;
             }
             "--only" => drop(rest.next().ok_or_else(|| wrong(name))?),
@@ -137,6 +137,7 @@ mod tests {
         assert!(check("--rounds 5 --seed 9 --only kill --rest-s 900 --plant fence").is_ok());
         assert!(check("--plant returns").is_ok());
         assert!(check("--plant rights").is_ok());
+        assert!(check("--plant clock").is_ok());
         for wrong in [
             "--rounds",
             "--only",

@@ -7,6 +7,7 @@
 //! - [`wire`]: messages between nodes.
 //! - [`Table`](table::Table): who else is there, and wants what; without input or output.
 //! - [`Arrivals`](arrivals::Arrivals): which batch of another node is the next; the same.
+//! - [`Clocks`](clocks::Clocks): whose clock is wrong; the same.
 //! - [`Commits`](commits::Commits): which acknowledgements may leave; the same.
 //! - [`Echoes`](echoes::Echoes): which retained message of a topic is the last; the same.
 //! - [`Owners`](owners::Owners): which node has a session; the same.
@@ -16,6 +17,7 @@
 //! - `engine/`: the thread.
 
 pub mod arrivals;
+pub mod clocks;
 pub mod commits;
 mod conditions;
 pub mod echoes;
@@ -32,7 +34,7 @@ pub mod table;
 pub mod tail;
 pub mod wire;
 
-pub use engine::{Ended, Engine, Running};
+pub use engine::{Ended, Engine, NodeTime, Running};
 pub use owners::Fence;
 pub use port::{Answer, Answerer, Asker, Port, Shards, ToShard, Told};
 pub use report::{FollowerView, NodeView, NodeWord, RegionView, Report, StreamView};

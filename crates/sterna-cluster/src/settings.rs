@@ -39,6 +39,8 @@ pub struct Settings {
     pub cleared_topic_ms: u64,
     /// Ends of sessions and keys that wait for their removal; above it they are removed before their time.
     pub maximum_waiting_ends: usize,
+    /// How far a clock may be from the cluster's, in milliseconds.
+    pub maximum_clock_skew_ms: u64,
     /// Time in which NATS has to answer, in milliseconds.
     pub answer_timeout_ms: u64,
     /// Time in which another node takes a batch that is given to it, in milliseconds. After it the batch goes to that
@@ -166,6 +168,7 @@ impl Settings {
             ended_filter_ms: 3_600_000,
             cleared_topic_ms: 604_800_000,
             maximum_waiting_ends: 100_000,
+            maximum_clock_skew_ms: 2_000,
             answer_timeout_ms: 2_000,
             give_timeout_ms: 500,
             patience_ms: 15_000,

@@ -1,7 +1,9 @@
 //! How the engine and the other nodes are, as any thread may read it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::clocks::Verdict;
 use crate::conditions::Conditions;
 use crate::engine::refusals::Refusals;
 use crate::rights::Rights;
@@ -39,6 +41,8 @@ pub struct Status {
     pub(crate) is_unfit: AtomicBool,
     pub(crate) is_stalled: AtomicBool,
     pub(crate) is_draining: AtomicBool,
+    pub(crate) is_clock_wrong: AtomicBool,
+    clocks: Mutex<Verdict>,
     pub(crate) refusals: Refusals,
     /// The rights of this node in NATS.
     pub(crate) rights: Rights,
@@ -110,6 +114,8 @@ impl Status {
             "other nodes read no version of the wire form that this one writes"
         } else if !is(&self.is_connected) {
             self.refusals.sentence()
+        } else if is(&self.is_clock_wrong) {
+            "this node's clock is not the cluster's: it serves nobody"
         } else if let Some(refused) = self.rights.sentence() {
             return Some(refused);
         } else if !is(&self.has_joined) {
@@ -149,6 +155,21 @@ impl Status {
     /// Whether this node has proved its rights on the present connection, and none was refused since.
     pub(crate) fn has_rights(&self) -> bool {
         self.rights.hold_for(self.connects.get())
+    }
+
+    /// The judgement of the clocks of nodes and servers of NATS at the last look.
+    #[must_use]
+    pub fn clocks(&self) -> Verdict {
+        self.verdict().clone()
+    }
+
+    /// Notes what clocks say. Returns what they said before.
+    pub(crate) fn note_clocks(&self, verdict: &Verdict) -> Verdict {
+        std::mem::replace(&mut *self.verdict(), verdict.clone())
+    }
+
+    fn verdict(&self) -> MutexGuard<'_, Verdict> {
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A server of NATS is connected. Returns the number of the connection.
@@ -197,6 +218,7 @@ impl Status {
             && self.has_rights()
             && !self.conditions.is_deaf()
             && !is(&self.is_stalled)
+            && !is(&self.is_clock_wrong)
             && !is(&self.is_superseded)
             && !is(&self.is_unfit)
     }

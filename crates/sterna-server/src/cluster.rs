@@ -9,7 +9,7 @@ use sterna_broker::{Broker, Ownership, PeerGate, Store};
 use sterna_cluster::{
     Ended, Engine, Fence, Port, Region, Remote, Running, Settings, Shards, ToShard, Told,
 };
-use sterna_net::{Courier, Mailbox};
+use sterna_net::{Clock, Courier, Mailbox};
 
 use crate::config::{self, Config};
 use crate::control::Failure;
@@ -73,6 +73,12 @@ impl Cluster {
         })
     }
 
+    /// Whether the node is sure of its sessions, and may let clients in; `None` where there is no cluster.
+    #[must_use]
+    pub fn fence(&self) -> Option<Arc<Fence>> {
+        Some(self.engine.as_ref()?.fence())
+    }
+
     /// The way of questions; `None` where there is no cluster.
     pub(crate) fn asker(&self) -> Option<sterna_cluster::Asker> {
         Some(self.engine.as_ref()?.asker())
@@ -96,6 +102,7 @@ impl Cluster {
     pub(crate) fn start(
         &mut self,
         courier: Courier<Mail>,
+        clock: Clock,
         report: Sender<Failure>,
     ) -> Result<(), String> {
         if let Some(engine) = self.engine.take() {
@@ -106,7 +113,8 @@ impl Cluster {
                     Ended::LeftOut(why) => Failure::LeftOut(why),
                 });
             };
-            let running = engine.start(Box::new(Letters(courier)), Box::new(ended))?;
+            let clock = Box::new(move || clock.now_ms());
+            let running = engine.start(Box::new(Letters(courier)), clock, Box::new(ended))?;
             *self
                 .running
                 .get_mut()
@@ -165,6 +173,7 @@ fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String
         ended_filter_ms: cluster.ended_filter_ms,
         cleared_topic_ms: cluster.cleared_topic_ms,
         maximum_waiting_ends: cluster.maximum_waiting_ends as usize,
+        maximum_clock_skew_ms: cluster.maximum_clock_skew_ms,
         answer_timeout_ms: cluster.answer_timeout_ms,
         give_timeout_ms: cluster.give_timeout_ms,
         patience_ms: cluster.patience_ms,

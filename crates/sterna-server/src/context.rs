@@ -15,7 +15,7 @@ use crate::config::TransportName;
 use crate::holding::Holding;
 use crate::identity::Checker;
 use crate::mail::Outbox;
-use crate::memory::Memory;
+use crate::memory::{Memory, Stage};
 use crate::metrics::Meters;
 use crate::policy::Policy;
 use crate::seats::Seats;
@@ -57,7 +57,37 @@ pub(crate) struct Context<'a> {
 /// The most sessions of a connection for which it is looked at whether connections wait in a circle.
 const LOOKED_AT: usize = 64;
 
+/// The reason why a node takes no new clients for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Closed {
+    /// Memory is short.
+    MemoryShort,
+    /// The clock of this node of a cluster is wrong.
+    WrongClock,
+}
+
+impl Closed {
+    /// The reason in words.
+    pub(crate) const fn detail(self) -> &'static str {
+        match self {
+            Self::MemoryShort => "memory is short",
+            Self::WrongClock => "the clock of this node of the cluster is wrong",
+        }
+    }
+}
+
 impl Context<'_> {
+    /// Why this node takes no new clients; `None` where it does.
+    pub(crate) fn closed(&self) -> Option<Closed> {
+        if self.memory.stage() >= Stage::RefuseNewcomers {
+            Some(Closed::MemoryShort)
+        } else if self.fence.is_some_and(|fence| fence.has_wrong_clock()) {
+            Some(Closed::WrongClock)
+        } else {
+            None
+        }
+    }
+
     /// From where a client speaks, as far as the rules ask for that.
     pub(crate) fn origin(&self, connection: ConnectionId) -> Origin {
         if !self.policy.rules.look_at_origins() {

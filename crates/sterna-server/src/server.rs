@@ -212,7 +212,7 @@ impl Server {
             (&store, &cluster, &sources),
         )?;
         let watch = watch(&memory, bound[0].courier())?;
-        cluster.start(bound[0].courier(), report.clone())?;
+        cluster.start(bound[0].courier(), bound[0].clock(), report.clone())?;
         let shared = Shared {
             in_force: Arc::clone(&in_force),
             report,

@@ -130,6 +130,7 @@ impl Core {
         }
         self.prove_rights(true).await?;
         self.may_have_regions()?;
+        self.may_date().await?;
         self.make_streams().await?;
         self.learn_what_came().await?;
         self.enter().await?;

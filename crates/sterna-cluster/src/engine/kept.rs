@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use sterna_broker::{Change, Record, Testator, delayed_will, name_of, shared_of};
 
@@ -494,8 +494,7 @@ impl Core {
     ) {
         let client_id = Arc::clone(&testator.client_id);
         // Its connection has ended with its node, so that the delay of its will begins.
-        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now_ms = now_ms.unwrap_or_default().as_millis() as u64;
+        let now_ms = self.wall_ms();
         let waiting = (will.as_deref()).and_then(|will| delayed_will(&client_id, will, now_ms));
         let is_delayed = waiting.is_some();
         let records = self.take_kept(key, waiting).await;

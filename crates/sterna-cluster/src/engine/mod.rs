@@ -6,6 +6,7 @@
 #![allow(clippy::future_not_send)] // one thread runs all of them
 
 mod agreement;
+mod clocks;
 mod connection;
 mod ends;
 mod floors;
@@ -54,6 +55,7 @@ use tokio::sync::{Mutex, Notify};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::arrivals::Arrivals;
+use crate::clocks::Clocks;
 use crate::commits::{Commits, Part};
 use crate::echoes::Echoes;
 use crate::owners::{Fence, Key, Owners, Process, Terms};
@@ -70,6 +72,9 @@ use lanes::Lane;
 const RETRY: Duration = Duration::from_millis(100);
 /// The longest time between two tries.
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
+
+/// The clock by which a node dates, in milliseconds since the Unix epoch.
+pub type NodeTime = Box<dyn Fn() -> u64 + Send>;
 
 /// A cluster's engine before its thread runs: what shards are made with.
 #[derive(Debug)]
@@ -102,6 +107,8 @@ pub struct Running {
 /// State that all tasks share.
 struct Core {
     settings: Settings,
+    clock: NodeTime,
+    clocks: RefCell<Clocks>,
     client: Client,
     jetstream: jetstream::Context,
     inbound: Arc<Inbound>,
@@ -239,13 +246,14 @@ impl Engine {
     }
 
     /// Starts the thread, which connects to NATS by itself, and again after each loss. `ended` is called
-    /// where the thread ends and nobody has asked for it: the process should end, too.
+    /// where the thread ends and nobody has asked for it: the process should end, too. `clock` is that of the shards.
     ///
     /// # Errors
     /// A sentence for the operator: what is wrong with the settings or their files.
     pub fn start(
         self,
         shards: Box<dyn Shards>,
+        clock: NodeTime,
         ended: Box<dyn FnOnce(Ended) + Send>,
     ) -> Result<Running, String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -264,7 +272,7 @@ impl Engine {
             .name("cluster".to_owned())
             .spawn(move || {
                 let run = async move {
-                    let core = Rc::new(self.core(client, shards, connected));
+                    let core = Rc::new(self.core(client, shards, connected, clock));
                     core.run().await
                 };
                 if let Err(why) = LocalSet::new().block_on(&runtime, run) {
@@ -275,7 +283,13 @@ impl Engine {
         Ok(Running { inbound, thread })
     }
 
-    fn core(self, client: Client, shards: Box<dyn Shards>, connected: Arc<Notify>) -> Core {
+    fn core(
+        self,
+        client: Client,
+        shards: Box<dyn Shards>,
+        connected: Arc<Notify>,
+        clock: NodeTime,
+    ) -> Core {
         let Self {
             settings,
             inbound,
@@ -304,6 +318,8 @@ impl Engine {
         let reads = settings.maximum_log_reads;
         let most_unsettled = settings.maximum_unsettled_entries;
         Core {
+            clock,
+            clocks: RefCell::new(Clocks::new(settings.maximum_clock_skew_ms)),
             owners: RefCell::new(Owners::new(own, terms)),
             owners_changed: Notify::new(),
             owns_sessions: Cell::new(false),
@@ -392,6 +408,8 @@ impl Core {
         // The topics that leave the region are known before NATS is there.
         (self.table.borrow_mut()).export(self.settings.exported());
         self.tell_changes();
+        // Nodes that may not join count, too, where clocks are judged.
+        self.spawn(Rc::clone(&self).answer_clock());
         let core = Rc::clone(&self);
         self.spawn(async move {
             core.join().await;
@@ -399,6 +417,7 @@ impl Core {
             core.spawn(Rc::clone(&core).look_for_quorum());
             core.spawn(Rc::clone(&core).look_after_replicas());
             core.spawn(Rc::clone(&core).compare_settings());
+            core.spawn(Rc::clone(&core).look_at_clocks());
             core.spawn(Rc::clone(&core).run_lanes());
             core.spawn(Rc::clone(&core).beat());
             core.spawn(Rc::clone(&core).hear());

@@ -34,7 +34,13 @@ pub(super) async fn core<S: Shards + 'static>(
     // Nobody listens there.
     let connecting = ConnectOptions::new().retry_on_initial_connect();
     let client = connecting.connect("127.0.0.1:1").await;
-    engine.core(client.expect("it connects later"), shards, Arc::default())
+    let client = client.expect("it connects later");
+    engine.core(
+        client,
+        shards,
+        Arc::default(),
+        Box::new(|| 1_800_000_000_000),
+    )
 }
 
 /// Has the node know of all others, which are none.

@@ -272,7 +272,7 @@ impl Core {
                 other => other,
             };
             let message = if crosses {
-                regions::dated(message)
+                regions::dated(message, self.wall_ms())
             } else {
                 message
             };

@@ -116,6 +116,7 @@ impl Core {
         self.note_differences(words.values().chain([&own]));
         problems.extend(self.status.trouble());
         problems.extend(self.status.conditions.all_remarks());
+        problems.extend(self.status.clocks().sentence());
         let own = NodeView {
             node: self.settings.node.clone(),
             presence: "here",

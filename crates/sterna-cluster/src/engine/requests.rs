@@ -1,7 +1,7 @@
 //! Requests that are done once in the cluster, as the stream of what is kept knows them.
 
 use std::rc::Rc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use super::sessions::hex;
 use super::streams::KEPT;
@@ -100,8 +100,9 @@ impl Core {
             }
         }
         self.requests.borrow_mut().insert(key, Own::Beginning);
-        let round = SystemTime::now().duration_since(UNIX_EPOCH);
-        let round = round.unwrap_or_default().as_micros() as u64;
+        // A number that rises with the node's clock, which never runs back.
+        let round =
+            self.wall_ms() * 1_000 + u64::from(self.started.elapsed().subsec_micros() % 1_000);
         let own = self.owners.borrow().own().clone();
         let mut beginning = Beginning::new(own, round, value);
         let limit = Duration::from_millis(self.settings.claim_timeout_ms);

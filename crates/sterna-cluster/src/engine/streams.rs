@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
@@ -182,7 +182,7 @@ impl Core {
         if stream == NODES {
             before = before.max(self.incarnation.get());
         }
-        (since_epoch().as_micros() as u64).max(before + 1)
+        (self.wall_ms() * 1_000).max(before + 1)
     }
 
     /// NATS says that a stream is not there. It is made again where that stays so.
@@ -297,7 +297,7 @@ impl Core {
         let Some(made) = self.known_stream(SESSIONS).made.get() else {
             return true;
         };
-        let since = since_epoch().as_nanos() as i128 - made;
+        let since = i128::from(self.wall_ms()) * 1_000_000 - made;
         since < age.as_nanos() as i128
     }
 
@@ -339,11 +339,6 @@ impl Core {
             self.set_telling(self.streams.telling.get().saturating_sub(1));
         }
     }
-}
-
-fn since_epoch() -> Duration {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.unwrap_or_default()
 }
 
 /// Nodes propose different first numbers: the first has its way.

@@ -19,6 +19,7 @@ pub struct Fence {
     until_ms: AtomicU64,
     is_awaited: AtomicBool,
     lapses: AtomicU64,
+    is_clock_wrong: AtomicBool,
 }
 
 impl Default for Fence {
@@ -28,6 +29,7 @@ impl Default for Fence {
             until_ms: AtomicU64::new(0),
             is_awaited: AtomicBool::new(false),
             lapses: AtomicU64::new(0),
+            is_clock_wrong: AtomicBool::new(false),
         }
     }
 }
@@ -50,6 +52,17 @@ impl Fence {
     #[must_use]
     pub fn lapses(&self) -> u64 {
         self.lapses.load(Ordering::SeqCst)
+    }
+
+    /// Whether this node's clock is not the cluster's, so that it takes no new clients.
+    #[must_use]
+    pub fn has_wrong_clock(&self) -> bool {
+        self.is_clock_wrong.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether this node's clock is not the cluster's.
+    pub fn set_clock_wrong(&self, is_wrong: bool) {
+        self.is_clock_wrong.store(is_wrong, Ordering::Relaxed);
     }
 
     /// Has all shards woken when it is open, by their acknowledgements' way.

@@ -376,8 +376,10 @@ impl Desk<'_, '_> {
         let answers = gathered.answers;
         match gathered.purpose {
             Purpose::Ready => {
+                let clocks = self.admin.sources.wrong_clocks();
                 if let Some(trouble) = self.admin.sources.cluster_trouble() {
-                    return say(out, id, 503, &format!("cluster: {trouble}\n"));
+                    let clocks = clocks.map_or_else(String::new, |clocks| format!(" ({clocks})"));
+                    return say(out, id, 503, &format!("cluster: {trouble}{clocks}\n"));
                 }
                 let stage = self.cx.memory.stage();
                 let memory = Some(stage).filter(|stage| *stage != Stage::Normal);
@@ -385,6 +387,7 @@ impl Desk<'_, '_> {
                 let doubt = self.admin.sources.clock().and_then(NodeClock::doubt);
                 let doubt = doubt.map(|doubt| doubt.sentence().to_owned());
                 let remarks = self.admin.sources.cluster_remarks().into_iter();
+                let remarks = remarks.chain(clocks);
                 let remarks = remarks.map(|remark| format!("cluster: {remark}"));
                 let remarks: Vec<String> = memory.into_iter().chain(doubt).chain(remarks).collect();
                 let text = if remarks.is_empty() {

@@ -16,7 +16,6 @@ use crate::context::Context;
 use crate::door::TooManyConnections;
 use crate::identity::{Identity, OAUTHBEARER, Outcome, Refusal, is_client_id};
 use crate::judge::{Claim, Verdict, admits_quiet, check_ban, finish, is_unproved, judge};
-use crate::memory::Stage;
 use crate::metrics::LoginFailure;
 use crate::policy::Policy;
 use crate::session::AMQP_PREFIX;
@@ -304,13 +303,12 @@ impl Door {
                 detail,
             );
         }
-        if cx.memory.stage() >= Stage::RefuseNewcomers {
-            let detail = "memory is short";
+        if let Some(closed) = cx.closed() {
             return self.close(
                 cx,
                 client,
                 (Condition::RESOURCE_LIMIT_EXCEEDED, EndCause::Limit),
-                detail,
+                closed.detail(),
             );
         }
         client.container = open.container_id.into();

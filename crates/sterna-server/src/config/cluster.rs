@@ -62,6 +62,9 @@ settings! {
         restart cleared_topic_ms: u64 = 7 * 24 * 3_600_000, within MIN_END_MS..;
         /// Ends of sessions and keys that wait for that time on this node. Above it the oldest are removed at once.
         restart maximum_waiting_ends: u32 = 100_000, within 1..;
+        /// Time by which a clock may differ from the median of all nodes' and NATS servers' clocks. A node that
+        /// [differs by more](cluster.md#clocks) serves nobody.
+        restart maximum_clock_skew_ms: u64 = 2_000, within 100..;
         /// Time in which NATS has to answer. After it the same is asked again.
         restart answer_timeout_ms: u64 = 2_000, within 1..;
         /// Time in which another node takes QoS 1 and 2 that is [given to it

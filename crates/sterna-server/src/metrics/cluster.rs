@@ -43,6 +43,11 @@ pub(super) fn write(source: Option<&ClusterSource>, page: &mut Page<'_>) {
             gate(|gate| u64::from(gate.is_open())),
         ),
         (
+            "sterna_cluster_wrong_clocks",
+            "Nodes and servers of NATS, this node among them, whose clocks differ by more than cluster.maximum_clock_skew_ms",
+            status.clocks().wrong.len() as u64,
+        ),
+        (
             "sterna_cluster_nodes_here",
             "Other nodes that were heard of within the lease",
             status.nodes_here.get(),

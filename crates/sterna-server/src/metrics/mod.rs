@@ -138,6 +138,11 @@ impl Sources {
         (self.cluster.as_ref()).map_or_else(Vec::new, |cluster| cluster.status.remarks())
     }
 
+    /// The clocks of nodes and servers of NATS that are wrong, in words; `None` where there are none.
+    pub(crate) fn wrong_clocks(&self) -> Option<String> {
+        self.cluster.as_ref()?.status.clocks().sentence()
+    }
+
     /// Bytes that NATS keeps at most for the cluster's sessions; 0 where there is no cluster.
     pub(crate) fn cluster_log_bytes(&self) -> u64 {
         (self.cluster.as_ref()).map_or(0, |cluster| cluster.maximum_log_bytes)

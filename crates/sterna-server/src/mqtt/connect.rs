@@ -20,11 +20,10 @@ use super::{Door, log_end};
 use crate::audit::Login;
 use crate::authorization::{MessageKind, Subject};
 use crate::config::{ActionName, Protocol};
-use crate::context::Context;
+use crate::context::{Closed, Context};
 use crate::door::{Early, TooManyConnections};
 use crate::identity::{Identity, Outcome, Refusal};
 use crate::judge::{Claim, Verdict, check_ban, finish, is_banned, is_unproved, judge};
-use crate::memory::Stage;
 use crate::metrics::LoginFailure;
 use crate::session;
 
@@ -392,9 +391,12 @@ impl Door {
             }
             client.asking.passed();
         }
-        if cx.memory.stage() >= Stage::RefuseNewcomers {
-            let detail = "memory is short";
-            return self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
+        if let Some(closed) = cx.closed() {
+            let reason = match closed {
+                Closed::MemoryShort => ReasonCode::QuotaExceeded,
+                Closed::WrongClock => ReasonCode::ServerUnavailable,
+            };
+            return self.refuse(cx, client, reason, closed.detail());
         }
         client.identity = identity;
         cx.policy.note_standing(&mut client.identity, &client.name);

@@ -9,8 +9,7 @@ use sterna_broker::{Message, MessageHeader};
 
 use super::super::Core;
 use super::super::outgoing::Charge;
-use super::super::retained::place;
-use super::versions::wall_ms;
+use super::super::retained::{as_retained, place};
 use crate::commits::Part;
 use crate::wire::{self, EncodedRun};
 
@@ -162,15 +161,15 @@ impl Core {
 }
 
 /// A message with a time, by which regions agree on it: the end of a retained message that nobody has published is as
-/// of now.
-pub(in super::super) fn dated(message: Arc<Message>) -> Arc<Message> {
+/// of `now_ms`.
+pub(in super::super) fn dated(message: Arc<Message>, now_ms: u64) -> Arc<Message> {
     if message.published_ms() != 0 {
         return message;
     }
     let header = MessageHeader {
         qos: message.qos(),
         retain: message.retain(),
-        published_ms: wall_ms(),
+        published_ms: now_ms,
         expires_at_ms: None,
     };
     let copy = Message::copy(
@@ -196,10 +195,9 @@ mod tests {
             };
             Arc::new(Message::copy("t", &[], &[], header).expect("a message"))
         };
-        let before_ms = wall_ms();
-        let end = dated(of(0));
-        assert!((before_ms..=wall_ms()).contains(&end.published_ms()));
+        let end = dated(of(0), 9);
+        assert_eq!(end.published_ms(), 9);
         assert!(end.retain() && end.topic() == "t" && end.payload().is_empty());
-        assert_eq!(dated(of(7)).published_ms(), 7);
+        assert_eq!(dated(of(7), 9).published_ms(), 7);
     }
 }

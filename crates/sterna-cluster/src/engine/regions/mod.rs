@@ -258,8 +258,7 @@ impl Core {
             if self.has_outside() {
                 self.look_at_out(&mut cleared).await;
             }
-            let mut cleared =
-                (self.regions.versions.borrow_mut()).forget_before(versions::wall_ms());
+            let mut cleared = (self.regions.versions.borrow_mut()).forget_before(self.wall_ms());
             // Writes of this region remove those before them; copies that NATS makes do not.
             let replaced = (self.regions.versions.borrow_mut()).take_replaced();
             cleared.extend(replaced.into_iter().filter(|one| one.region != region.name));

@@ -5,7 +5,7 @@
 //! it has heard of all.
 
 use std::collections::{HashMap, HashSet};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Time for which a node remembers that a region has cleared a topic.
 const CLEARED: Duration = Duration::from_secs(7 * 24 * 3_600);
@@ -165,12 +165,6 @@ fn newest(versions: &[Version]) -> Option<&Version> {
     versions
         .iter()
         .max_by_key(|version| (version.published_ms, &version.region))
-}
-
-/// Milliseconds since the Unix epoch.
-pub(super) fn wall_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use super::{Api, log_refusal};
 use crate::audit::Login;
 use crate::authorization::Rules;
 use crate::config::{EarlyData, Http, HttpEarlyDataRefusal, Protocol};
-use crate::context::Context;
+use crate::context::{Closed, Context};
 use crate::door::TooManyConnections;
 use crate::http::fields::Fields;
 use crate::http::problem::ProblemKind as Kind;
@@ -27,7 +27,6 @@ use crate::identity::{Identity, Outcome};
 use crate::judge::check_ban;
 use crate::mail::Mail;
 use crate::mapping::message_from_http;
-use crate::memory::Stage;
 use crate::metrics::LoginFailure;
 
 /// The decision about a request for now.
@@ -199,11 +198,17 @@ impl Api {
     ) {
         let id = request.id;
         let mut reader = None;
-        peer.is_newcomer &= cx.memory.stage() >= Stage::RefuseNewcomers;
-        let admitted = if peer.is_newcomer {
-            Err(Trouble::new(Kind::MemoryShort, "memory is short"))
-        } else {
-            self.admit(cx, peer, &request, &mut reader, out)
+        let closed = cx.closed().filter(|_| peer.is_newcomer);
+        peer.is_newcomer = closed.is_some();
+        let admitted = match closed {
+            None => self.admit(cx, peer, &request, &mut reader, out),
+            Some(closed) => {
+                let kind = match closed {
+                    Closed::MemoryShort => Kind::MemoryShort,
+                    Closed::WrongClock => Kind::ClusterAway,
+                };
+                Err(Trouble::new(kind, closed.detail()))
+            }
         };
         let admitted = match admitted {
             Ok(Some((target, Admitted::Now(_)))) if self.must_hold(cx, peer, &target, &request) => {

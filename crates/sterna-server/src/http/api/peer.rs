@@ -13,7 +13,6 @@ use crate::context::Context;
 use crate::door::{Allowance, Asking, Promises, Sips, TooManyConnections};
 use crate::http::claim::Claim;
 use crate::identity::Identity;
-use crate::memory::Stage;
 
 /// The state of one connection.
 #[derive(Debug)]
@@ -103,7 +102,7 @@ impl Peer {
             asking: Asking::default(),
             asked_by: 0,
             claims: Vec::new(),
-            is_newcomer: cx.memory.stage() >= Stage::RefuseNewcomers,
+            is_newcomer: cx.closed().is_some(),
             turned_away_for: None,
         }
     }

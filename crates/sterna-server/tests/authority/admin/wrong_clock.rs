@@ -3,11 +3,14 @@
 use std::sync::{Arc, Mutex};
 
 use sterna_broker::{Limits, NoStore};
+use sterna_mqtt::Version;
+use sterna_mqtt::packet::Packet;
 use sterna_server::node_clock::{Clocks, NodeClock, Reading};
 
-use crate::admin::world::World;
-use crate::fixture::Broker;
-use crate::page::{ADMIN, config, connect, get};
+use crate::admin::world::{V5, World};
+use crate::amqp_client::{Client as Amqp, Start};
+use crate::fixture::{Broker, plain};
+use crate::page::{ADMIN, AMQP, HTTP, answer, config, connect, get};
 
 const BEGIN_MS: u64 = 1_800_000_000_000;
 const YEAR_MS: u64 = 365 * 86_400_000;
@@ -85,4 +88,44 @@ fn a_node_without_a_store_has_no_clock_of_its_own() {
     let mut world = World::new(1);
     assert_eq!(world.get("/admin/v1/clock").status, 404);
     assert_eq!(world.call("POST", "/admin/v1/clock/accept", "").status, 404);
+}
+
+/// Of a cluster: the engine says so.
+#[test]
+fn a_node_whose_clock_is_not_the_clusters_lets_nobody_in() {
+    let mut config = config();
+    config.cluster.nats = vec!["nats://127.0.0.1:1".to_owned()];
+    config.cluster.node = Some("n1".to_owned());
+    let mut world = World::with(&config, 2);
+    let http = |world: &mut World| {
+        let peer = connect(&mut world.broker, HTTP, 1);
+        let request = b"GET /v1/topics/a HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        world.broker.send(peer, request);
+        answer(&mut world.broker, peer).map(|told| (told.status, told.content))
+    };
+    for is_wrong in [true, false] {
+        world.broker.fence().set_clock_wrong(is_wrong);
+        for version in [V5, Version::V311] {
+            let peer = world.broker.open();
+            let connect = Packet::Connect(plain(version, "c"));
+            world.broker.packet(peer, version, &connect);
+            let said = world.broker.told(peer, version);
+            // Without NATS nobody says who has the session: the client waits.
+            assert_eq!(said == ["CONNACK Server unavailable"], is_wrong, "{said:?}");
+            assert_eq!(world.broker.is_closed(peer), is_wrong);
+        }
+        world.broker.listener = AMQP;
+        let mut amqp = Amqp::start(&mut world.broker, Start::new("c"));
+        let condition = amqp.condition();
+        assert_eq!(
+            condition.as_deref(),
+            is_wrong.then_some("amqp:resource-limit-exceeded")
+        );
+        world.broker.listener = 0;
+        let told = http(&mut world);
+        let is_refused = told.is_some_and(|(status, content)| {
+            status == 503 && content.contains("cluster-away") && content.contains("clock")
+        });
+        assert_eq!(is_refused, is_wrong);
+    }
 }
