@@ -135,6 +135,12 @@ impl Store {
         self.handle
             .load(&mut |key, value| records.push((text(key), text(value))))
             .unwrap();
+        // One by one it is the same, whether a checkpoint has them or not.
+        for (key, value) in &records {
+            let one = self.handle.load_one(key.as_bytes()).unwrap();
+            assert_eq!(one.as_deref(), Some(value.as_bytes()), "{key}");
+        }
+        assert_eq!(self.handle.load_one(b"no such key").unwrap(), None);
         records
     }
 }
