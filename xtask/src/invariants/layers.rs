@@ -34,6 +34,7 @@ const LAYERS: &[&str] = &[
     "metrics",
     "mail",
     "store",
+    "unread_store",
     "cluster",
     "context",
     "audit",
