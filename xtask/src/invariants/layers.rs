@@ -35,6 +35,7 @@ const LAYERS: &[&str] = &[
     "metrics",
     "mail",
     "store",
+    "unread_store",
     "cluster",
     "context",
     "audit",

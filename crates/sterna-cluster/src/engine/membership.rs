@@ -56,10 +56,7 @@ impl Core {
                 if self.status.rights.has_answers() {
                     self.say("here").await;
                 }
-                if self.look_at_others() == Some(true) {
-                    // A new connection has all subscriptions. NATS tells nobody of one that it has lost.
-                    let _ = self.client.force_reconnect().await;
-                }
+                self.look_at_others();
             }
             self.tell_changes();
             self.look_at_gate();
@@ -70,9 +67,8 @@ impl Core {
         }
     }
 
-    /// Looks who was not heard of. A node that may not hear, or is deaf, gives up nobody. Returns whether it is deaf, where
-    /// that is news.
-    fn look_at_others(&self) -> Option<bool> {
+    /// Looks who was not heard of. A node that may not hear, or is deaf, gives up nobody.
+    fn look_at_others(&self) {
         let (now_ms, lease_ms) = (self.now_ms(), self.settings.lease_ms);
         let is_deaf = !self.hearing.hears_itself(now_ms, lease_ms);
         let own = (self.settings).subject(&format!("alive.{}", self.settings.node));
@@ -109,7 +105,6 @@ impl Core {
             table.begins_to_hear(now_ms);
         }
         table.look(now_ms);
-        is_news.then_some(is_deaf)
     }
 
     /// The line that this node says of itself.
