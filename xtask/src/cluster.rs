@@ -108,9 +108,9 @@ fn check_nemesis(arguments: &[String]) -> Result<(), Failure> {
     while let Some(name) = rest.next() {
         match name.as_str() {
             "--plant" => {
-                let promise = rest
-                    .next()
-                    .filter(|one| ["absence", "fence", "returns", "rights", "clock"].contains(&&***one));
+                let promise = rest.next().filter(|one| {
+                    ["absence", "fence", "returns", "rights", "clock"].contains(&&***one)
+                });
                 promise.ok_or_else(|| wrong(name))?;
             }
             "--only" => drop(rest.next().ok_or_else(|| wrong(name))?),

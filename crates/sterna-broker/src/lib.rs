@@ -166,7 +166,7 @@ pub use peers::{
 };
 pub use pressure::Pressure;
 pub use queue_rules::{DEFAULT_PRIORITY, DeadLetter, DeathCause, MessageReader, QueueRules};
-pub use records::{key_of_node, name_of, settle, shared_of};
+pub use records::{is_of_node, key_of_node, name_of, settle, shared_of};
 pub use rights::{Endpoint, Holder, Permit, Right, Rights};
 pub use store::{
     Appended, Change, Committed, Frame, Full, Keeping, NoStore, ReadAnswer, ReadRequest, Record,

@@ -76,7 +76,7 @@ fn found(config: &Config) -> Option<Store> {
 /// `None` for an empty store; the error says why it cannot be read.
 fn contents(path: &Path) -> Option<Result<(), String>> {
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(path));
-    match inspect::is_empty(&disk) {
+    match inspect::is_empty(&disk, &sterna_broker::is_of_node) {
         Ok(true) => None,
         Ok(false) => Some(Ok(())),
         Err(error) => Some(Err(error.to_string())),
@@ -117,6 +117,16 @@ mod tests {
             .close()
             .expect("closed");
         assert_eq!(refusal(&config), None, "it is empty");
+
+        let running = store(folder.path()).spawn().expect("a thread");
+        let mut handle = running.handle(Box::new(|| {}));
+        let mut draft = Draft::default();
+        let clock = sterna_broker::key_of_node(b"clock");
+        draft.change(&clock, Some(b"1")).expect("it fits");
+        handle.append(&draft).expect("there is room");
+        drop(handle);
+        running.close().expect("closed");
+        assert_eq!(refusal(&config), None, "it says nothing of clients");
 
         let running = store(folder.path()).spawn().expect("a thread");
         let mut handle = running.handle(Box::new(|| {}));

@@ -97,6 +97,12 @@ pub fn key_of_node(key: &[u8]) -> Box<[u8]> {
     self::key(Kind::Node, "", key)
 }
 
+/// Whether a record is what a node notes of itself, by its key: it is of no client, topic or message.
+#[must_use]
+pub fn is_of_node(key: &[u8]) -> bool {
+    matches!(split_key(key), Some((Kind::Node | Kind::Judged, ..)))
+}
+
 /// The part of the key that tells a record of a whole cluster from others; `None` for a record of something else.
 #[must_use]
 pub fn shared_of(key: &[u8]) -> Option<&[u8]> {

@@ -328,7 +328,7 @@ impl Core {
             self.note_end(KEPT, &subject, written);
             return Ok(written);
         };
-        let payload = entry.encode(now_s() + kept_for.as_secs());
+        let payload = entry.encode(self.wall_ms() / 1_000 + kept_for.as_secs());
         self.compare_and_set(subject, expected, payload, Some(kept_for))
             .await
     }
@@ -349,13 +349,11 @@ impl Core {
             "it cannot be read".to_owned()
         })?;
         // NATS may have brought it back.
-        Ok((found.sequence, Some(entry).filter(|_| now_s() < until_s)))
+        Ok((
+            found.sequence,
+            Some(entry).filter(|_| self.wall_ms() / 1_000 < until_s),
+        ))
     }
-}
-
-fn now_s() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.unwrap_or_default().as_secs()
 }
 
 fn subject_of(key: Key) -> String {

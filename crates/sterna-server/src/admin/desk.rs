@@ -27,7 +27,7 @@ use crate::mail::admin::{Answer, Ask, Body};
 use crate::mail::{AdminLetter, Mail};
 use crate::memory::Stage;
 use crate::metrics::{Figures, LoginFailure, Meters, Scrape};
-use crate::node_clock::{Doubt, NodeClock};
+use crate::node_clock::NodeClock;
 use crate::policy::ListenerPolicy;
 
 /// The methods of every resource.

@@ -121,29 +121,47 @@ pub fn inspect(disk: &Arc<dyn Disk>) -> Result<Inspection, OpenError> {
     Ok(inspection)
 }
 
-/// Whether a store has neither messages nor records. It reads no more than the first frame of the log. Also where there is no store.
+/// Whether a store has no messages, and no records but those whose key `is_of_node` knows: what a node notes of itself.
+/// Also where there is no store.
 ///
 /// # Errors
 /// When it is of a newer version, or cannot be read. Then it is not known to be empty.
-pub fn is_empty(disk: &Arc<dyn Disk>) -> Result<bool, OpenError> {
+pub fn is_empty(
+    disk: &Arc<dyn Disk>,
+    is_of_node: &dyn Fn(&[u8]) -> bool,
+) -> Result<bool, OpenError> {
     let store = match ClosedStore::open(disk) {
         Err(OpenError::Missing) => return Ok(true),
         store => store?,
     };
-    if store.records.count > 0 {
-        return Ok(false);
-    }
-    let mut has_frames = false;
-    let walked = store.walk(&mut |_, _, _, _| {
-        has_frames = true;
+    let mut has_messages = false;
+    let walked = store.walk(&mut |_, _, _, body| {
+        if messages(body).next().is_none() {
+            return Ok(());
+        }
+        has_messages = true;
         // Nothing behind it is of interest.
         Err(std::io::ErrorKind::Interrupted.into())
     });
-    if has_frames {
+    if has_messages {
         return Ok(false);
     }
     // A damaged place was a frame, or is a file that had some.
-    Ok(walked?.damage.is_empty())
+    if !walked?.damage.is_empty() || !store.records.damage.is_empty() {
+        return Ok(false);
+    }
+    let (changes, ..) = store.unapplied()?;
+    let mut has_records = false;
+    let records = &store.records.records;
+    let visited = records.snapshot(records.turn_to_read());
+    let visited = visited.and_then(|snapshot| {
+        snapshot.visit(&changes, &mut |key, _| has_records |= !is_of_node(key))
+    });
+    visited.map_err(|reason| OpenError::Damaged {
+        file: disk.display_name(records::FILE),
+        reason,
+    })?;
+    Ok(!has_records)
 }
 
 /// The needs of a store's readers, by their records: with it, [`compact`] takes out the rest.

@@ -9,7 +9,7 @@ use sterna_broker::{Message, MessageHeader};
 
 use super::super::Core;
 use super::super::outgoing::Charge;
-use super::super::retained::{as_retained, place};
+use super::super::retained::place;
 use crate::commits::Part;
 use crate::wire::{self, EncodedRun};
 
