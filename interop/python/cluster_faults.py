@@ -30,8 +30,9 @@ FAULT_S = (1.0, 6.0)
 SLOW_S = (0.08, 0.02)
 # A clock jumps by up to so many seconds, to either side.
 JUMP_S = 30 * 24 * 3_600
-# Messages that wait for a reader.
-QUEUED = 100_000
+# Messages that wait for a reader, and how long one waits at most that was lost with its readers.
+QUEUED, PAUSE_MS = 100_000, 1_000
+# The last takes most of a minute, and is played where it is named.
 KINDS = (
     "kill NATS", "kill all NATS", "pause NATS", "slow NATS", "cut two servers apart", "cut a server off",
     "cut a node off", "cut one way", "half a way", "pause a node", "kill a node", "stop a node", "a clock jumps",
@@ -151,7 +152,8 @@ class Arena:
         self.random = random.Random(seed)
         self.cluster = Cluster(folder)
         self.library = clock_library(folder)
-        self.kinds = [kind for kind in KINDS if only in kind and (self.library or kind != "a clock jumps")]
+        kinds = KINDS if only else KINDS[:-1]
+        self.kinds = [kind for kind in kinds if only in kind and (self.library or kind != "a clock jumps")]
         # Whether records of sessions that have ended are written again, which must be noticed.
         self.returns = False
         # By node and the number of a server, and by the numbers of two servers.
@@ -165,7 +167,11 @@ class Arena:
             for proxy in self.ways[node.name]:
                 text = text.replace(f"nats://127.0.0.1:{proxy.target}", f"nats://127.0.0.1:{proxy.port}")
             # A machine that is busy reads late: a reader's queue that is full is another promise.
-            text += f"{ENDS}\n[broker]\nmaximum_queued_messages = {QUEUED}\nmaximum_group_queued_messages = {QUEUED}\n{queues}"
+            # Members leave with what they have, again and again: that waits no longer than a round.
+            text += (
+                f"{ENDS}\n[broker]\nmaximum_queued_messages = {QUEUED}\nmaximum_group_queued_messages = {QUEUED}\n"
+                f"maximum_redelivery_pause_ms = {PAUSE_MS}\n{queues}"
+            )
             node.config.write_text(text)
             if self.library:
                 self.clocks[node.name] = Clock(node.config.parent, self.library, node)
