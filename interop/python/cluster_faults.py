@@ -31,12 +31,14 @@ FAULT_S = (1.0, 6.0)
 SLOW_S = (0.08, 0.02)
 # A clock jumps by up to so many seconds, to either side.
 JUMP_S = 30 * 24 * 3_600
-# Messages that wait for a reader.
-QUEUED = 100_000
+# Messages that wait for a reader, and how long one waits at most that was lost with its readers.
+QUEUED, PAUSE_MS = 100_000, 1_000
+# Takes most of a minute, and is played where it is named.
+LATE = "kill NATS late"
 KINDS = (
     "kill NATS", "kill all NATS", "pause NATS", "slow NATS", "cut two servers apart", "cut a server off",
     "cut a node off", "cut one way", "half a way", "pause a node", "kill a node", "stop a node", "a clock jumps", "revoke a right",
-    "kill NATS late", "a node starts with a wrong clock", "NATS starts with a wrong clock",
+    LATE, "a node starts with a wrong clock", "NATS starts with a wrong clock",
 )
 # Rights of a node in NATS, each with the way; one of them is taken away for a while.
 RIGHTS = (
@@ -189,6 +191,7 @@ class Arena:
         self.shifted = shifted_nats(folder) if only in "NATS starts with a wrong clock" else None
         impossible = set() if self.library else {"a clock jumps", "a node starts with a wrong clock"}
         impossible |= set() if self.shifted else {"NATS starts with a wrong clock"}
+        impossible |= set() if only else {LATE}
         self.kinds = [kind for kind in KINDS if only in kind and kind not in impossible]
         for nats in self.cluster.nats:
             nats.arguments[0] = str(self.shifted or nats.arguments[0])
@@ -208,7 +211,11 @@ class Arena:
             for proxy in self.ways[node.name]:
                 text = text.replace(f"nats://127.0.0.1:{proxy.target}", f"nats://127.0.0.1:{proxy.port}")
             # A machine that is busy reads late: a reader's queue that is full is another promise.
-            text += f"{ENDS}\n[broker]\nmaximum_queued_messages = {QUEUED}\nmaximum_group_queued_messages = {QUEUED}\n{queues}"
+            # Members leave with what they have, again and again: that waits no longer than a round.
+            text += (
+                f"{ENDS}\n[broker]\nmaximum_queued_messages = {QUEUED}\nmaximum_group_queued_messages = {QUEUED}\n"
+                f"maximum_redelivery_pause_ms = {PAUSE_MS}\n{queues}"
+            )
             node.config.write_text(text)
             if self.library:
                 self.clocks[node.name] = Clock(node.config.parent, self.library, node)
@@ -267,7 +274,7 @@ class Arena:
         node, nats = self.cluster.nodes[at], self.cluster.nats[at]
         fault = Fault(kind, f"{kind} {at + 1} for {seconds:.1f} s")
         print(f"  {fault.told}", flush=True)
-        if kind == "kill NATS late":
+        if kind == LATE:
             self.kill_late(node, self.cluster.nats if self.random.random() < 0.5 else [nats])
             fault.killed.add(node.name)
         elif kind in ("kill NATS", "kill all NATS"):
