@@ -5,6 +5,7 @@
 
 #![allow(clippy::future_not_send)] // one thread runs all of them
 
+mod asked;
 mod connection;
 mod following;
 mod gating;
@@ -384,6 +385,7 @@ impl Core {
             core.spawn(Rc::clone(&core).hear());
             core.spawn(Rc::clone(&core).answer_nodes());
             core.spawn(Rc::clone(&core).answer_about_sessions());
+            core.spawn(Rc::clone(&core).answer_operators());
             core.spawn(Rc::clone(&core).hear_drains());
             core.spawn(Rc::clone(&core).follow_nodes());
             core.spawn(Rc::clone(&core).receive_live());
