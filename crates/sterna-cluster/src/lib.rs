@@ -36,7 +36,7 @@ pub mod wire;
 
 pub use engine::{Ended, Engine, NodeTime, Running};
 pub use owners::Fence;
-pub use port::{Answer, Answerer, Asker, Port, Shards, ToShard, Told};
+pub use port::{Answer, Answerer, Asker, NodeAnswer, Port, Shards, ToShard, Told};
 pub use report::{FollowerView, NodeView, NodeWord, RegionView, Report, StreamView};
 pub use settings::{Region, Remote, Settings, is_name};
-pub use status::{Figure, Status};
+pub use status::{Figure, Roster, Status};

@@ -97,6 +97,13 @@ pub enum ToShard {
         /// Where the answer goes.
         answer: Answerer,
     },
+    /// An operator of another node asks; for any shard.
+    NodeQuestion {
+        /// The question of the door of operators there.
+        question: Bytes,
+        /// Where the answer goes.
+        answer: Answerer,
+    },
     /// Letters of another node about shared subscriptions, for the home of their groups:
     /// [`Broker::group_letter`](sterna_broker::Broker::group_letter).
     GroupLetters {
@@ -128,6 +135,12 @@ pub enum ToShard {
 pub struct Answerer(pub(crate) Box<dyn FnOnce(Vec<u8>) + Send>);
 
 impl Answerer {
+    /// A way for an answer: `take` gets it, on the thread that gives it.
+    #[must_use]
+    pub fn new(take: impl FnOnce(Vec<u8>) + Send + 'static) -> Self {
+        Self(Box::new(take))
+    }
+
     /// Answers. An empty answer says that the session is not here.
     pub fn answer(self, answer: Vec<u8>) {
         (self.0)(answer);
@@ -159,6 +172,35 @@ impl fmt::Debug for QuestionReply {
         f.write_str("QuestionReply")
     }
 }
+
+/// The result of a question to the door of operators of another node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NodeAnswer {
+    /// The answer of that door.
+    Said(Bytes),
+    /// The answer has more bytes than it may, or the question.
+    TooLarge,
+    /// No answer in time: the node is away, or NATS is.
+    Away,
+}
+
+/// A question to the door of operators of another node.
+pub(crate) struct NodeQuestion {
+    pub(crate) node: Box<str>,
+    pub(crate) question: Bytes,
+    pub(crate) within_ms: u64,
+    pub(crate) maximum_bytes: usize,
+    pub(crate) reply: NodeReply,
+}
+
+impl fmt::Debug for NodeQuestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (f.debug_struct("NodeQuestion").field("node", &self.node)).finish_non_exhaustive()
+    }
+}
+
+/// Where the answer of another node's door goes.
+pub(crate) struct NodeReply(pub(crate) Box<dyn FnOnce(NodeAnswer) + Send>);
 
 /// A kind of state that a shard tells again, a part at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -272,6 +314,8 @@ pub(crate) enum FromShard {
         question: Bytes,
         reply: QuestionReply,
     },
+    /// An operator asks the door of another node.
+    AskNode(NodeQuestion),
     /// The node will leave.
     Drain,
     /// The node leaves.
@@ -384,6 +428,26 @@ impl Asker {
             question: question.into(),
             reply: QuestionReply(Box::new(reply)),
         })
+    }
+
+    /// Asks the door of operators of another node something that it understands. `reply` is called on the engine's thread,
+    /// after `within_ms` at the latest. An answer has at most `maximum_bytes`, and at most what NATS takes. False where the
+    /// engine has ended, and nobody answers.
+    #[must_use]
+    pub fn ask_node(
+        &self,
+        node: &str,
+        question: Vec<u8>,
+        (within_ms, maximum_bytes): (u64, usize),
+        reply: impl FnOnce(NodeAnswer) + Send + 'static,
+    ) -> bool {
+        self.0.post(FromShard::AskNode(NodeQuestion {
+            node: node.into(),
+            question: question.into(),
+            within_ms,
+            maximum_bytes,
+            reply: NodeReply(Box::new(reply)),
+        }))
     }
 
     /// Gives up a request that was to be done: its key is free again.

@@ -1,7 +1,7 @@
 //! How the engine and the other nodes are, as any thread may read it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::clocks::Verdict;
 use crate::conditions::Conditions;
@@ -28,6 +28,9 @@ impl Figure {
     }
 }
 
+/// Other nodes by name, in its order, and whether each was heard of within its lease.
+pub type Roster = Arc<[(Arc<str>, bool)]>;
+
 /// Figures of a node in a cluster. Counts are those since the start of the process.
 #[derive(Debug, Default)]
 pub struct Status {
@@ -50,6 +53,7 @@ pub struct Status {
     pub(crate) is_sure: AtomicBool,
     pub(crate) lacks_streams: AtomicBool,
     pub(crate) tells_again: AtomicBool,
+    roster: RwLock<Roster>,
     /// Connections to a server of NATS.
     pub connects: Figure,
     /// Other nodes that are here.
@@ -101,6 +105,25 @@ impl Status {
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.is_connected.load(Ordering::Acquire)
+    }
+
+    /// Whether the node has joined the cluster since its start, and knows who else is there.
+    #[must_use]
+    pub fn has_joined(&self) -> bool {
+        self.has_joined.load(Ordering::Acquire)
+    }
+
+    /// The other nodes that are here, and those that are away and not given up.
+    #[must_use]
+    pub fn roster(&self) -> Roster {
+        Arc::clone(&self.roster.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes the other nodes.
+    pub(crate) fn note_roster(&self, mut others: Vec<(Arc<str>, bool)>) {
+        others.sort();
+        let mut roster = self.roster.write().unwrap_or_else(PoisonError::into_inner);
+        *roster = others.into();
     }
 
     /// Why the node does not take part in the cluster as it should; `None` where it does.

@@ -89,6 +89,11 @@ impl Banned {
                 .is_none_or(|banned| who.address.is_some_and(|address| banned.contains(address)))
     }
 
+    /// Whether it has the same names.
+    fn names_same(&self, other: &Self) -> bool {
+        self.user == other.user && self.client == other.client && self.address == other.address
+    }
+
     /// Whether it names anybody.
     pub(crate) const fn is_empty(&self) -> bool {
         self.user.is_none() && self.client.is_none() && self.address.is_none()
@@ -298,12 +303,22 @@ impl Bans {
         Ok(id)
     }
 
-    /// Ends a ban; false if there is none of this number.
-    pub(crate) fn lift(&self, id: u64) -> bool {
+    /// Ends a ban; `None` if there is none of this number.
+    pub(crate) fn lift(&self, id: u64) -> Option<(u64, Ban)> {
         let mut list = self.list();
-        let is_lifted = list.remove(id).is_some();
+        let lifted = list.remove(id);
         self.note_count(&list);
-        is_lifted
+        drop(list);
+        lifted.map(|ban| (id, ban))
+    }
+
+    /// Ends the ban of these names; `None` if there is none.
+    pub(crate) fn lift_same(&self, banned: &Banned) -> Option<(u64, Ban)> {
+        let list = self.list();
+        let mut bans = list.bans.iter();
+        let id = bans.find_map(|(id, known)| known.banned.names_same(banned).then_some(*id));
+        drop(list);
+        self.lift(id?)
     }
 
     /// Up to `limit` bans behind the number `after`, and whether there are more.
@@ -510,7 +525,7 @@ mod tests {
             );
             assert_eq!(restored.find(0, yes), Some(id));
             assert_eq!(bans.newest(), id);
-            assert!(bans.lift(id) && !bans.lift(id));
+            assert!(bans.lift(id).is_some() && bans.lift(id).is_none());
             assert_eq!(bans.newest(), id, "none is new");
             assert_eq!(bans.find(0, yes), None);
             assert_eq!(bans.take_changed(), [(record(id), None)]);

@@ -13,7 +13,8 @@ use sterna_net::{Clock, Courier, Mailbox};
 
 use crate::config::{self, Config};
 use crate::control::Failure;
-use crate::mail::{HttpLetter, Mail};
+use crate::mail::admin::Body;
+use crate::mail::{AdminLetter, HttpLetter, Mail};
 use crate::metrics::ClusterSource;
 use crate::session::SessionState;
 
@@ -27,6 +28,8 @@ const GOODBYE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct Cluster {
     engine: Option<Engine>,
+    /// Name of this node.
+    node: String,
     /// Bytes of the log in NATS.
     log_bytes: u64,
     running: Mutex<Option<Running>>,
@@ -50,6 +53,7 @@ impl Cluster {
              with other nodes (docs/cluster.md)"
         );
         Ok(Self {
+            node: settings.node.clone(),
             log_bytes: settings.log_bytes,
             engine: Some(Engine::new(settings, cluster.maximum_waiting_bytes)),
             running: Mutex::default(),
@@ -91,6 +95,7 @@ impl Cluster {
             status: engine.status(),
             gate: engine.gate(),
             asker: engine.asker(),
+            node: self.node.as_str().into(),
             maximum_log_bytes: self.log_bytes,
         })
     }
@@ -221,6 +226,10 @@ impl Shards for Letters {
                 // Its answer is that nobody answers.
                 None => return,
             },
+            ToShard::NodeQuestion { question, answer } => {
+                let body = Body::Asked { question, answer };
+                Mail::Admin(Box::new(AdminLetter(body)))
+            }
             letter => Mail::Cluster(Box::new(letter)),
         };
         self.0.post(shard, letter);
@@ -322,7 +331,7 @@ impl Member {
             ToShard::Released(filters) => broker.release_handed_over(filters),
             ToShard::WantedIsWhole => self.gate.set_knows_wanted(),
             // These are for doors.
-            ToShard::Committed | ToShard::Question { .. } => {}
+            ToShard::Committed | ToShard::Question { .. } | ToShard::NodeQuestion { .. } => {}
             ToShard::Claimed { session, result } => {
                 broker.session_claimed(now_ms, session, result);
             }

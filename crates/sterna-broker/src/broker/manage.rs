@@ -221,9 +221,11 @@ impl<P: DoorState> Broker<P> {
                         && wish.fits(filter, subscription)
                 });
                 let wished = wished.map(|(filter, one)| told(Arc::clone(filter), one));
-                (Arc::clone(&session.client_id), wished.collect::<Vec<_>>())
+                // The members of a group in a cluster have subscriptions, and its root is nobody.
+                (!session.is_root())
+                    .then(|| (Arc::clone(&session.client_id), wished.collect::<Vec<_>>()))
             });
-            let Some((client_id, mut own)) = own else {
+            let Some((client_id, mut own)) = own.flatten() else {
                 continue;
             };
             own.sort_unstable_by(|one, other| one.filter.cmp(&other.filter));

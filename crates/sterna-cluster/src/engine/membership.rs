@@ -413,6 +413,7 @@ impl Core {
         status.nodes_away.set(table.count(Presence::Away) as u64);
         status.filters.set(table.filters() as u64);
         drop(table);
+        self.note_roster();
         // NATS may take less than before.
         let has_room = self.batch_bytes() >= wire::BRIEF_BATCH_BYTES;
         self.gate.set_takes_brief(has_room);

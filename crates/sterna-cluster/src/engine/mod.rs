@@ -6,6 +6,7 @@
 #![allow(clippy::future_not_send)] // one thread runs all of them
 
 mod agreement;
+mod asked;
 mod clocks;
 mod connection;
 mod ends;
@@ -423,6 +424,7 @@ impl Core {
             core.spawn(Rc::clone(&core).hear());
             core.spawn(Rc::clone(&core).answer_nodes());
             core.spawn(Rc::clone(&core).answer_about_sessions());
+            core.spawn(Rc::clone(&core).answer_operators());
             core.spawn(Rc::clone(&core).hear_drains());
             core.spawn(Rc::clone(&core).follow_nodes());
             core.spawn(Rc::clone(&core).receive_live());

@@ -222,6 +222,9 @@ impl Core {
                         question,
                         reply,
                     } => self.spawn(Rc::clone(&self).ask_owner(client_id, question, reply)),
+                    FromShard::AskNode(question) => {
+                        self.spawn(Rc::clone(&self).ask_node(question));
+                    }
                     FromShard::Drain => self.spawn(Rc::clone(&self).say_that_it_drains()),
                     FromShard::Stop => self.stopping.notify_one(),
                 }

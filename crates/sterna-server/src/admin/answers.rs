@@ -54,8 +54,15 @@ impl Desk<'_, '_> {
                     .last()
                     .filter(|_| has_more)
                     .map(|(rank, _)| rank.text());
-                let items = found.into_iter().map(|(_, client)| client).collect();
-                return give_page(out, id, items, next);
+                let is_of_node = self.is_of_node();
+                let items = found.into_iter().map(|(rank, mut client)| {
+                    if is_of_node {
+                        client["rank"] = rank.text().into();
+                    }
+                    client
+                });
+                let items = items.collect();
+                return give_page(out, id, items, next, &[]);
             };
             paging.shard = shard;
             return self.go_on(out, id, paging, from, deadline_ms);
@@ -69,7 +76,7 @@ impl Desk<'_, '_> {
             }
             None => Some(format!("{}.0", paging.shard + 1)),
         };
-        give_page(out, id, paging.items, next);
+        give_page(out, id, paging.items, next, &[]);
     }
 
     /// A shard has given a part of a page of which it looks at few places at a time.
@@ -85,7 +92,9 @@ impl Desk<'_, '_> {
         paging.left = paging.left.saturating_sub(paging.scan);
         let (from, behind) = match next {
             Some(next) => next,
-            None if paging.shard + 1 == shards => return give_page(out, id, paging.items, None),
+            None if paging.shard + 1 == shards => {
+                return give_page(out, id, paging.items, None, &[]);
+            }
             None => {
                 paging.shard += 1;
                 (0, None)
@@ -94,7 +103,7 @@ impl Desk<'_, '_> {
         if paging.items.len() >= paging.limit || paging.left == 0 {
             let behind = behind.as_deref().unwrap_or_default();
             let next = format!("{}.{from}.{behind}", paging.shard);
-            return give_page(out, id, paging.items, Some(next));
+            return give_page(out, id, paging.items, Some(next), &[]);
         }
         paging.behind = behind;
         self.go_on(out, id, paging, from, deadline_ms);
@@ -141,8 +150,11 @@ impl Desk<'_, '_> {
     ) {
         let mut page = None;
         let mut parts = Vec::new();
-        if let Some(trouble) = elsewhere(&answers) {
-            return self.refused(out, id, &trouble);
+        if let Some(node) = elsewhere(&answers) {
+            if self.is_of_node() {
+                return self.lead_node(out, id, node);
+            }
+            return self.refused(out, id, &queue_elsewhere(node));
         }
         for found in answers.into_iter().filter_map(found) {
             match found {
@@ -159,7 +171,7 @@ impl Desk<'_, '_> {
             Whole::Queues(queues, has_more) => {
                 let next = queues.last().filter(|_| has_more);
                 let next = next.map(|(name, _)| name.to_string());
-                give_page(out, id, described(queues, parts), next);
+                give_page(out, id, described(queues, parts), next, &[]);
             }
             Whole::Queue(queues) => match described(queues, parts).pop() {
                 Some(queue) => give_value(out, id, condition, &queue),
@@ -169,13 +181,13 @@ impl Desk<'_, '_> {
                 Some((items, next)) => {
                     let last = items.last().and_then(|last| last["filter"].as_str());
                     let next = next.and(last).map(str::to_owned);
-                    give_page(out, id, items, next);
+                    give_page(out, id, items, next, &[]);
                 }
                 None => self.refused(out, id, &missing(Kind::SessionBusy)),
             },
             Whole::Messages => match page {
                 Some((items, next)) => {
-                    give_page(out, id, items, next.map(|place| place.to_string()));
+                    give_page(out, id, items, next.map(|place| place.to_string()), &[]);
                 }
                 None => self.refused(out, id, &missing(Kind::NoQueue)),
             },
@@ -190,7 +202,11 @@ impl Desk<'_, '_> {
         (change, kind): (Change, Kind),
         answers: Vec<Answer>,
     ) {
+        if let Some(node) = elsewhere(&answers).filter(|_| self.is_of_node()) {
+            return self.lead_node(out, id, node);
+        }
         match change.found(self.cx.meters, kind, answers) {
+            Ok(value) if self.is_of_node() => Done::new(id, 200, Some(value)).tell(out),
             Ok(_) if matches!(kind, Kind::NoClient | Kind::SessionBusy) => {
                 Done::new(id, 204, None).tell(out);
             }
@@ -283,6 +299,7 @@ impl Desk<'_, '_> {
         let (retained_messages, retained_bytes) = directory.retained();
         let process = Process::read();
         let value = json!({
+            "node": sources.node(),
             "version": env!("CARGO_PKG_VERSION"),
             "started_ms": sources.started_ms(),
             "uptime_s": now_ms.saturating_sub(sources.started_ms()) / 1000,
@@ -388,14 +405,15 @@ pub(super) fn give(
     );
 }
 
-/// A page.
+/// A page, and the nodes of the cluster that have not answered.
 pub(super) fn give_page(
     out: &mut dyn Responses,
     id: ExchangeId,
     items: Vec<Value>,
     next: Option<String>,
+    unanswered: &[&str],
 ) {
-    let mut value = json!({});
+    let mut value = json!({ "unanswered": unanswered });
     value["items"] = items.into();
     value["next"] = next.into();
     Done::new(id, 200, Some(value)).tell(out);
@@ -425,19 +443,28 @@ pub(super) fn one(answers: Vec<Answer>) -> Option<Value> {
     })
 }
 
-/// The problem of a queue that another node has; `None` where none says so.
-pub(super) fn elsewhere(answers: &[Answer]) -> Option<Trouble> {
+/// The node that has a queue, and none where no node has it at the moment; `None` where no shard says so.
+pub(super) fn elsewhere(answers: &[Answer]) -> Option<Option<&str>> {
     answers.iter().find_map(|answer| match answer {
-        Answer::Found(Found::Elsewhere(Some(node))) => {
-            let detail = format!("node {node} has the queue: ask there");
-            Some(Trouble::new(Kind::QueueElsewhere, detail))
-        }
-        Answer::Found(Found::Elsewhere(None)) => {
-            let detail = "no node has the queue at the moment; try again";
-            Some(Trouble::new(Kind::ClusterAway, detail))
-        }
+        Answer::Found(Found::Elsewhere(node)) => Some(node.as_deref()),
         _ => None,
     })
+}
+
+/// The problem of a queue that another node has.
+pub(super) fn queue_elsewhere(node: Option<&str>) -> Trouble {
+    node.map_or_else(
+        || {
+            let detail = "no node has the queue at the moment; try again";
+            Trouble::new(Kind::ClusterAway, detail)
+        },
+        |node| {
+            Trouble::new(
+                Kind::QueueElsewhere,
+                format!("node {node} has the queue: ask there"),
+            )
+        },
+    )
 }
 
 /// Queues, with the accounts of the shards that have them.

@@ -5,13 +5,14 @@ use serde_json::{Value, json};
 use sterna_http::{Content, ExchangeId, Head, Request, Responses};
 
 use super::answers::{give, give_page, give_value, missing, no_retained};
-use super::changes::{Change, outcome_of};
+use super::call::Call;
+use super::changes::{Change, outcome_of, target_of};
 use super::desk::{Desk, Purpose};
 use super::floor::client_of;
 use super::message::message_value;
 use super::openapi;
 use super::role::Role;
-use super::routes::{Call, Operation};
+use super::routes::Operation;
 use super::rules::{explain, rules_value};
 use crate::audit::Outcome;
 use crate::certificate::CertificateUse;
@@ -26,7 +27,7 @@ use crate::node_clock::NodeClock;
 use crate::sys::Process;
 
 /// Entries of a page where nothing else is asked for.
-const DEFAULT_PAGE: u32 = 100;
+pub(super) const DEFAULT_PAGE: u32 = 100;
 
 /// The state of a page of things that several shards have in places.
 #[derive(Debug)]
@@ -95,10 +96,20 @@ impl Condition {
     }
 }
 
-/// Reads the content of a request.
-pub(super) fn content<'c, T: Deserialize<'c>>(request: &'c Request) -> Result<T, Trouble> {
-    serde_json::from_slice(&request.content)
-        .map_err(|error| Trouble::new(Kind::InvalidContent, error.to_string()))
+/// A request whose sender may send it.
+#[derive(Debug)]
+pub(super) struct Sent<'r> {
+    pub(super) id: ExchangeId,
+    pub(super) content: &'r [u8],
+    pub(super) condition: Condition,
+}
+
+impl<'r> Sent<'r> {
+    /// Reads its content.
+    pub(super) fn read<T: Deserialize<'r>>(&self) -> Result<T, Trouble> {
+        serde_json::from_slice(self.content)
+            .map_err(|error| Trouble::new(Kind::InvalidContent, error.to_string()))
+    }
 }
 
 /// A change has to show that no page of a browser made it by a form or a link. Those cannot set the type
@@ -125,7 +136,7 @@ impl Desk<'_, '_> {
         request: &Request,
     ) -> Result<bool, Trouble> {
         let head = &request.head;
-        let call = Call::read(head.method(), head.target())?;
+        let mut call = Call::read(head.method(), head.target())?;
         if call.route.method != "GET" {
             check_intent(head)?;
         }
@@ -151,12 +162,32 @@ impl Desk<'_, '_> {
             peer: self.peer(),
             user: identity.user().map(str::to_owned),
             role,
+            node: None,
         };
         if role.is_none_or(|role| role < wanted) {
             return Err(self.not_allowed(&change, wanted));
         }
         self.came_in(&identity);
-        let done = self.operate(out, request, &call, &identity, &mut change);
+        let round = self.round(&mut call, &request.content);
+        let done = round.and_then(|round| {
+            let condition = Condition::of(head);
+            let Some(mut round) = round else {
+                let sent = Sent {
+                    id: request.id,
+                    content: &request.content,
+                    condition,
+                };
+                return self.operate(out, sent, &call, &identity, &mut change);
+            };
+            round.condition = condition;
+            round.by = (change.user.clone(), role);
+            if call.route.method != "GET" {
+                change.target = target_of(&call, &request.content);
+                round.change = Some(change.clone());
+            }
+            self.begin_round(out, request.id, Box::new(round));
+            Ok(())
+        });
         let done = done.map_err(|trouble| {
             if call.route.method == "GET" || trouble.is_audited() {
                 return trouble;
@@ -197,35 +228,39 @@ impl Desk<'_, '_> {
     }
 
     /// Does the requested operation. `change` learns its object where the request's content names that.
-    fn operate(
+    pub(super) fn operate(
         &mut self,
         out: &mut dyn Responses,
-        request: &Request,
+        sent: Sent<'_>,
         call: &Call,
         identity: &Identity,
         change: &mut Change,
     ) -> Result<(), Trouble> {
-        let id = request.id;
+        let id = sent.id;
         let limits = &self.cx.policy.admin;
         let (most, changes) = (limits.maximum_page, limits.maximum_changes);
         let limit = || call.limit(DEFAULT_PAGE, most);
-        let condition = Condition::of(&request.head);
         match call.route.operation {
             Operation::OpenApi => Ok(()),
             Operation::Me => {
                 let role = self.role(identity).map(Role::name);
                 let proof = identity.proof().name();
                 let value = json!({ "user": identity.user(), "role": role, "proof": proof });
-                give_value(out, id, &condition, &value);
+                give_value(out, id, &sent.condition, &value);
                 Ok(())
             }
             Operation::Rules => {
-                give_value(out, id, &condition, &rules_value(&self.cx.policy.rules));
+                give_value(
+                    out,
+                    id,
+                    &sent.condition,
+                    &rules_value(&self.cx.policy.rules),
+                );
                 Ok(())
             }
             Operation::Explain => {
                 let value = explain(&self.cx.policy.rules, call)?;
-                give_value(out, id, &condition, &value);
+                give_value(out, id, &sent.condition, &value);
                 Ok(())
             }
             Operation::Node => self.ask_all(id, Purpose::Node, &Ask::Figures),
@@ -242,7 +277,7 @@ impl Desk<'_, '_> {
             Operation::Sessions => self.list(id, call, limit()?, List::Sessions),
             Operation::Client => {
                 let (shard, client) = self.client(&call.argument)?;
-                let purpose = Purpose::One(condition, Kind::NoClient);
+                let purpose = Purpose::One(sent.condition, Kind::NoClient);
                 self.ask_one(id, purpose, shard, Query::Client(client))
             }
             Operation::Disconnect => {
@@ -252,7 +287,7 @@ impl Desk<'_, '_> {
             }
             Operation::Session => {
                 let shard = self.shard_of_session(&call.argument)?;
-                let purpose = Purpose::One(condition, Kind::SessionBusy);
+                let purpose = Purpose::One(sent.condition, Kind::SessionBusy);
                 let query = Query::Session(call.argument.as_str().into());
                 self.ask_one(id, purpose, shard, query)
             }
@@ -264,7 +299,7 @@ impl Desk<'_, '_> {
                     after: call.parameter("after").map(Into::into),
                     limit: limit()?,
                 };
-                let purpose = Purpose::Whole(Whole::Subscriptions, condition);
+                let purpose = Purpose::Whole(Whole::Subscriptions, sent.condition);
                 self.ask_one(id, purpose, shard, query)
             }
             Operation::AllSubscriptions => {
@@ -272,16 +307,16 @@ impl Desk<'_, '_> {
                 let list = List::Subscriptions(topic.map(Into::into), filter.map(Into::into));
                 self.list(id, call, limit()?, list)
             }
-            Operation::Topic => self.topic(out, id, &call.argument, &condition),
+            Operation::Topic => self.topic(out, id, &call.argument, &sent.condition),
             Operation::Queues => {
                 let registry = &self.admin.queues;
                 let (queues, has_more) = registry.page(call.parameter("after"), limit()?);
-                self.ask_queues(id, Whole::Queues(queues, has_more), condition)
+                self.ask_queues(id, Whole::Queues(queues, has_more), sent.condition)
             }
             Operation::Queue => {
                 let queue = self.queue(&call.argument)?;
                 let queues = vec![(call.argument.as_str().into(), queue)];
-                self.ask_queues(id, Whole::Queue(queues), condition)
+                self.ask_queues(id, Whole::Queue(queues), sent.condition)
             }
             Operation::RemoveQueue => self.remove_queue(id, &call.argument, change),
             Operation::Messages => {
@@ -290,7 +325,7 @@ impl Desk<'_, '_> {
                     after: call.after(|text| text.parse().ok())?,
                     limit: limit()?,
                 };
-                self.ask_home(id, Purpose::Whole(Whole::Messages, condition), query)
+                self.ask_home(id, Purpose::Whole(Whole::Messages, sent.condition), query)
             }
             Operation::Purge => {
                 let query = Query::Purge {
@@ -299,14 +334,14 @@ impl Desk<'_, '_> {
                 };
                 self.ask_home(id, Purpose::Change(change.clone(), Kind::NoQueue), query)
             }
-            Operation::Move => self.move_messages(request, call, change),
+            Operation::Move => self.move_messages(&sent, call, change),
             Operation::Retained => self.retained(out, id, call, limit()?),
             Operation::RetainedMessage => {
                 let now_ms = self.cx.now_ms;
                 let message = self.cx.broker.retained(now_ms, &call.argument);
                 let message = message.ok_or_else(no_retained)?;
                 let most = limits.maximum_payload_bytes;
-                give_value(out, id, &condition, &message_value(&message, most));
+                give_value(out, id, &sent.condition, &message_value(&message, most));
                 Ok(())
             }
             Operation::DeleteRetained => {
@@ -320,7 +355,7 @@ impl Desk<'_, '_> {
                 self.tell(out, promise, Done::new(id, 204, None));
                 Ok(())
             }
-            Operation::Publish => self.publish(out, request, identity, change),
+            Operation::Publish => self.publish(out, &sent, identity, change),
             Operation::Store => {
                 let store = self.admin.sources.store();
                 let value = json!({ "is_enabled": store.is_some() });
@@ -341,7 +376,7 @@ impl Desk<'_, '_> {
                         "sync_us": usage.syncs.sum_us,
                     })
                 });
-                give_value(out, id, &condition, &value);
+                give_value(out, id, &sent.condition, &value);
                 Ok(())
             }
             Operation::Memory => {
@@ -351,12 +386,12 @@ impl Desk<'_, '_> {
                     .map(|(kind, bytes)| (format!("{kind}_bytes"), bytes.into()))
                     .collect();
                 let value = json!({ "resident_bytes": process.resident_bytes, "kinds": kinds });
-                give_value(out, id, &condition, &value);
+                give_value(out, id, &sent.condition, &value);
                 Ok(())
             }
             Operation::Clock => {
                 let clock = self.clock()?;
-                give_value(out, id, &condition, &clock.view());
+                give_value(out, id, &sent.condition, &clock.view());
                 Ok(())
             }
             Operation::AcceptClock => {
@@ -382,14 +417,14 @@ impl Desk<'_, '_> {
                     })
                 });
                 let value = json!({ "items": items.collect::<Vec<_>>() });
-                give_value(out, id, &condition, &value);
+                give_value(out, id, &sent.condition, &value);
                 Ok(())
             }
-            Operation::Cluster => self.cluster(id, condition),
+            Operation::Cluster => self.cluster(id, sent.condition),
             Operation::SetReplicas => self.set_replicas(id, &call.argument, change.clone()),
             Operation::Bans => self.bans(out, id, call, limit()?),
-            Operation::Ban => self.ban(out, request, change),
-            Operation::Lift => self.lift_ban(out, id, call, change),
+            Operation::Ban => self.ban(out, &sent, change),
+            Operation::Lift => self.lift_ban(out, &sent, call, change),
             Operation::Trace => {
                 self.log_change(change, Outcome::Done);
                 self.trace(out, id, call, identity)
@@ -571,7 +606,7 @@ impl Desk<'_, '_> {
         let most = limits.maximum_payload_bytes;
         let items = messages.iter().map(|message| message_value(message, most));
         let next = has_more.then(|| (skip + messages.len()).to_string());
-        give_page(out, id, items.collect(), next);
+        give_page(out, id, items.collect(), next, &[]);
         Ok(())
     }
 

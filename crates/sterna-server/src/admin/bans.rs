@@ -2,13 +2,15 @@
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sterna_http::{ExchangeId, Request, Responses};
+use sterna_http::{ExchangeId, Responses};
 
 use super::answers::{give_page, missing};
-use super::api::{Done, content};
+use super::api::{Done, Sent};
+use super::asked::Lifting;
+use super::call::Call;
 use super::changes::Change;
 use super::desk::Desk;
-use super::routes::Call;
+use super::floor::of_node;
 use crate::audit::Outcome;
 use crate::bans::{Ban, Banned, TooManyBans};
 use crate::config::AddressPrefix;
@@ -29,9 +31,9 @@ struct BanRequest {
     expiry_s: Option<u32>,
 }
 
-fn ban_value(id: u64, ban: &Ban) -> Value {
+fn ban_value(node: Option<&str>, id: u64, ban: &Ban) -> Value {
     json!({
-        "id": id.to_string(),
+        "id": of_node(node, &id.to_string()),
         "user": ban.banned.user,
         "client": ban.banned.client,
         "address": ban.banned.address,
@@ -40,6 +42,23 @@ fn ban_value(id: u64, ban: &Ban) -> Value {
         "since_ms": ban.since_ms,
         "until_ms": ban.until_ms,
     })
+}
+
+/// The people and addresses that a request bans, as the audit log names them.
+pub(super) fn target_of_ban(content: &[u8]) -> String {
+    let wanted = serde_json::from_slice::<BanRequest>(content);
+    wanted.map_or_else(
+        |_| String::new(),
+        |wanted| {
+            let banned = Banned {
+                user: wanted.user,
+                client: wanted.client,
+                address: wanted.address,
+                nameless: false,
+            };
+            banned.to_string()
+        },
+    )
 }
 
 impl Desk<'_, '_> {
@@ -55,8 +74,11 @@ impl Desk<'_, '_> {
         let (page, has_more) = self.cx.bans.page(self.cx.now_ms, after, limit);
         let next = page.last().filter(|_| has_more);
         let next = next.map(|(number, _)| number.to_string());
-        let page = page.iter().map(|(number, ban)| ban_value(*number, ban));
-        give_page(out, id, page.collect(), next);
+        let node = self.admin.sources.node();
+        let page = page
+            .iter()
+            .map(|(number, ban)| ban_value(node, *number, ban));
+        give_page(out, id, page.collect(), next, &[]);
         Ok(())
     }
 
@@ -64,17 +86,42 @@ impl Desk<'_, '_> {
     pub(super) fn lift_ban(
         &self,
         out: &mut dyn Responses,
-        id: ExchangeId,
+        sent: &Sent<'_>,
         call: &Call,
         change: &Change,
     ) -> Result<(), Trouble> {
-        let number = call.argument.parse();
-        if !number.is_ok_and(|number| self.cx.bans.lift(number)) {
+        // The number is another one at each node.
+        let lifted = if self.is_of_node() && !sent.content.is_empty() {
+            let Lifting {
+                user,
+                client,
+                address,
+            } = sent.read()?;
+            let banned = Banned {
+                user,
+                client,
+                address,
+                nameless: false,
+            };
+            self.cx.bans.lift_same(&banned)
+        } else {
+            let number = call.argument.parse();
+            number.ok().and_then(|number| self.cx.bans.lift(number))
+        };
+        let Some((number, ban)) = lifted else {
             return Err(missing(Kind::NoBan));
-        }
+        };
         self.log_change(change, Outcome::Done);
         announce_bans(self.cx);
-        Done::new(id, 204, None).tell(out);
+        let (status, value) = if self.is_of_node() {
+            (
+                200,
+                Some(ban_value(self.admin.sources.node(), number, &ban)),
+            )
+        } else {
+            (204, None)
+        };
+        Done::new(sent.id, status, value).tell(out);
         Ok(())
     }
 
@@ -82,10 +129,10 @@ impl Desk<'_, '_> {
     pub(super) fn ban(
         &self,
         out: &mut dyn Responses,
-        request: &Request,
+        sent: &Sent<'_>,
         change: &mut Change,
     ) -> Result<(), Trouble> {
-        let wanted: BanRequest = content(request)?;
+        let wanted: BanRequest = sent.read()?;
         let invalid = |detail: &'static str| Trouble::new(Kind::InvalidContent, detail);
         let names = [&wanted.user, &wanted.client];
         if names
@@ -130,7 +177,12 @@ impl Desk<'_, '_> {
         })?;
         self.log_change(change, Outcome::Done);
         announce_bans(self.cx);
-        Done::new(request.id, 200, Some(ban_value(number, &ban))).tell(out);
+        Done::new(
+            sent.id,
+            200,
+            Some(ban_value(self.admin.sources.node(), number, &ban)),
+        )
+        .tell(out);
         Ok(())
     }
 }

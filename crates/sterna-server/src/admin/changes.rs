@@ -8,15 +8,17 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sterna_broker::{Message, MessageHeader, Publication, Qos, Retention};
-use sterna_http::{ExchangeId, Request, Responses};
+use sterna_http::{ExchangeId, Responses};
 use sterna_mqtt::{Property, PropertyBuf, topic};
 
-use super::answers::{elsewhere, missing, one, sum_of};
-use super::api::{Done, content};
+use super::answers::{elsewhere, missing, one, queue_elsewhere, sum_of};
+use super::api::{Done, Sent};
+use super::bans::target_of_ban;
+use super::call::Call;
 use super::desk::{Desk, Purpose};
 use super::floor::end_session_here;
 use super::role::Role;
-use super::routes::Call;
+use super::routes::Operation;
 use crate::amqp::anchor_of;
 use crate::audit::{self, Outcome};
 use crate::authorization::{MessageKind, Subject};
@@ -39,6 +41,8 @@ pub(super) struct Change {
     pub(super) user: Option<String>,
     /// `None` for a sender without a role, who is refused.
     pub(super) role: Option<Role>,
+    /// The node that its sender has asked, which has the line of the audit log; `None` for this one.
+    pub(super) node: Option<String>,
 }
 
 /// The content of `POST /queues/{queue}/move`.
@@ -64,6 +68,20 @@ struct Publish {
     expiry_s: Option<u32>,
 }
 
+/// The object of a change, as its request names it.
+pub(super) fn target_of(call: &Call, content: &[u8]) -> String {
+    match call.route.operation {
+        Operation::EndSessionsOf => format!("of {}", call.parameter("user").unwrap_or_default()),
+        Operation::Move => {
+            let to = serde_json::from_slice(content)
+                .map_or_else(|_| String::new(), |wanted: Move| wanted.to);
+            format!("{} to {to}", call.argument)
+        }
+        Operation::Ban => target_of_ban(content),
+        _ => call.argument.clone(),
+    }
+}
+
 /// The end of a change that is answered like this.
 pub(super) fn outcome_of(trouble: &Trouble) -> Outcome<'_> {
     let detail = trouble.detail();
@@ -86,25 +104,32 @@ impl Change {
         kind: Kind,
         answers: Vec<Answer>,
     ) -> Result<Value, Trouble> {
-        let away = elsewhere(&answers);
+        let away = elsewhere(&answers).map(queue_elsewhere);
         let ended = sum_of(&answers, "sessions");
         let Some(mut value) = one(answers) else {
             let trouble = away.unwrap_or_else(|| missing(kind));
             self.log(meters, outcome_of(&trouble));
             return Err(trouble.audited());
         };
+        if let Some(sessions) = value.get_mut("sessions") {
+            *sessions = ended.into();
+        }
+        self.learn(&value);
+        self.log(meters, Outcome::Done);
+        Ok(value)
+    }
+
+    /// Adds what is known of its object once it is made.
+    pub(super) fn learn(&mut self, value: &Value) {
         if let Some(name) = value["name"].as_str() {
             let _ = write!(self.target, " {name}");
         }
-        if let Some(sessions) = value.get_mut("sessions") {
-            *sessions = ended.into();
-            let _ = write!(self.target, ", {ended} sessions");
+        if let Some(sessions) = value["sessions"].as_u64() {
+            let _ = write!(self.target, ", {sessions} sessions");
         }
         if let Some(messages) = value["messages"].as_u64() {
             let _ = write!(self.target, ", {messages} messages");
         }
-        self.log(meters, Outcome::Done);
-        Ok(value)
     }
 
     /// The process has obeyed an order, or not. A line of the audit log says so; `meters` are those of the shard.
@@ -123,7 +148,18 @@ impl Change {
     }
 
     /// A line of the audit log about the change, and why it was refused, if it was. `meters` are those of the shard.
-    fn log(&self, meters: &Meters, outcome: Outcome<'_>) {
+    pub(super) fn log(&self, meters: &Meters, outcome: Outcome<'_>) {
+        if let Some(node) = &self.node {
+            tracing::info!(
+                node,
+                user = self.user.as_deref(),
+                action = self.action,
+                on = self.target,
+                is_done = matches!(outcome, Outcome::Done),
+                "a node asks for an operator's action, and has its audit line"
+            );
+            return;
+        }
         let action = audit::Action {
             name: self.action,
             target: &self.target,
@@ -148,7 +184,8 @@ impl Desk<'_, '_> {
             return Err(Trouble::new(Kind::Conflict, detail));
         }
         let shard = self.shard_of_session(name)?;
-        if shard != self.cx.shard {
+        // An answer to a node has no promise of a listener to wait for.
+        if shard != self.cx.shard || self.is_of_node() {
             let purpose = Purpose::Change(change.clone(), Kind::SessionBusy);
             let query = Query::EndSession {
                 client_id: name.into(),
@@ -191,11 +228,11 @@ impl Desk<'_, '_> {
 
     pub(super) fn move_messages(
         &mut self,
-        request: &Request,
+        sent: &Sent<'_>,
         call: &Call,
         change: &mut Change,
     ) -> Result<(), Trouble> {
-        let wanted: Move = content(request)?;
+        let wanted: Move = sent.read()?;
         change.target = format!("{} to {}", change.target, wanted.to);
         let most = self.cx.policy.admin.maximum_changes;
         // The sender does not know the setting, so a higher limit is lowered to it.
@@ -217,19 +254,19 @@ impl Desk<'_, '_> {
             moved: 0,
         };
         let purpose = Purpose::Change(change.clone(), Kind::NoQueue);
-        self.ask_home(request.id, purpose, query)
+        self.ask_home(sent.id, purpose, query)
     }
 
     pub(super) fn publish(
         &mut self,
         out: &mut dyn Responses,
-        request: &Request,
+        sent: &Sent<'_>,
         identity: &Identity,
         change: &mut Change,
     ) -> Result<(), Trouble> {
-        let wanted: Publish = content(request)?;
+        let wanted: Publish = sent.read()?;
         change.target.clone_from(&wanted.topic);
-        self.publish_message(out, request.id, identity, &wanted)?;
+        self.publish_message(out, sent.id, identity, &wanted)?;
         self.log_change(change, Outcome::Done);
         Ok(())
     }

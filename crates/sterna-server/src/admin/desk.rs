@@ -13,6 +13,7 @@ use super::api::{Condition, Done, Paging, Whole};
 use super::changes::Change;
 use super::gather::Gathered;
 use super::role::Role;
+use super::round::Round;
 use super::routes;
 use crate::audit;
 use crate::config::Protocol;
@@ -69,15 +70,26 @@ pub(super) enum Purpose {
     Change(Change, Kind),
     /// An order to the process.
     Order(Order, Change),
+    /// A request to nodes of the cluster.
+    Nodes(Box<Round>),
 }
 
 impl Purpose {
     /// Whether the question has effects, also where nobody waits for the answers.
-    pub(super) const fn is_change(&self) -> bool {
-        matches!(
-            self,
-            Self::Change(..) | Self::Order(..) | Self::Replicas(..)
-        )
+    pub(super) fn is_change(&self) -> bool {
+        match self {
+            Self::Change(..) | Self::Order(..) | Self::Replicas(..) => true,
+            Self::Nodes(round) => round.change.is_some(),
+            _ => false,
+        }
+    }
+
+    /// The name of somebody who is asked, by the place among them.
+    pub(super) fn asked_name(&self, place: usize) -> String {
+        match self {
+            Self::Nodes(round) => round.asked_name(place),
+            _ => format!("shard {place}"),
+        }
     }
 
     /// Shards have answered a question, and nobody waits for that any more. A change is a line of the audit log all
@@ -86,6 +98,7 @@ impl Purpose {
         match self {
             Self::Change(change, kind) => drop(change.found(meters, kind, answers)),
             Self::Order(_, change) | Self::Replicas(change) => drop(change.obeyed(meters, answers)),
+            Self::Nodes(round) => round.end_unheard(meters, answers),
             _ => {}
         }
     }
@@ -413,6 +426,7 @@ impl Desk<'_, '_> {
             },
             Purpose::Change(change, kind) => self.found_change(out, id, (change, kind), answers),
             Purpose::Order(order, change) => self.obeyed(out, id, (order, &change), answers),
+            Purpose::Nodes(round) => self.round_answered(out, id, round, answers),
         }
     }
 
@@ -440,12 +454,12 @@ impl Desk<'_, '_> {
     /// Answers requests whose time is over.
     pub(super) fn give_up(&mut self, out: &mut dyn Responses) {
         let now_ms = self.cx.now_ms;
-        let overdue = (self.admin.gathers).overdue(self.connection, now_ms, Purpose::is_change);
+        let (outlasts, name) = (Purpose::is_change, Purpose::asked_name);
+        let overdue = (self.admin.gathers).overdue(self.connection, now_ms, outlasts, name);
         for unanswered in overdue {
-            let shards = unanswered.shards.iter().map(usize::to_string);
-            let shards = shards.collect::<Vec<_>>().join(", ");
-            let detail = format!("no answer within admin.gather_timeout_ms of shard {shards}");
-            tracing::warn!(shards, "shards do not answer in time");
+            let missing = unanswered.missing.join(", ");
+            let detail = format!("no answer within admin.gather_timeout_ms of {missing}");
+            tracing::warn!(missing, "no answer in time");
             self.refused(out, unanswered.exchange, &Trouble::new(Kind::Busy, detail));
         }
     }

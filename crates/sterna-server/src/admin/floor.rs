@@ -25,17 +25,24 @@ pub(crate) struct Floor<'a, 'b> {
     pub(crate) cx: &'a mut Context<'b>,
     /// URLs of the listeners.
     pub(crate) listeners: &'a [String],
+    /// Name of the node in a cluster.
+    pub(crate) node: Option<&'a str>,
 }
 
 /// Places of sessions that are looked at before other work goes on.
 const SLOTS_AT_ONCE: usize = 1_024;
 
-/// The name of a connection in the API: shard, place, and use of the place.
-pub(super) fn client_name(shard: usize, id: ConnectionId) -> String {
-    format!("{shard}.{}.{}", id.slot, id.generation)
+/// The name of a connection in the API: its node in a cluster, shard, place, and use of the place.
+pub(super) fn client_name(node: Option<&str>, shard: usize, id: ConnectionId) -> String {
+    of_node(node, &format!("{shard}.{}.{}", id.slot, id.generation))
 }
 
-/// The shard and the connection of a name; `None` where it is none.
+/// The name of something that has another one at each node of a cluster.
+pub(super) fn of_node(node: Option<&str>, name: &str) -> String {
+    node.map_or_else(|| name.to_owned(), |node| format!("{node}:{name}"))
+}
+
+/// The shard and the connection of a name without its node; `None` where it is none.
 pub(super) fn client_of(name: &str) -> Option<(usize, ConnectionId)> {
     let mut parts = name.split('.');
     let shard = parts.next()?.parse().ok()?;
@@ -96,7 +103,7 @@ impl Floor<'_, '_> {
                 let go_on = net.connections(window.from, window.scan, &mut |id| {
                     let view = self.view(id);
                     if let Some(view) = view.filter(|view| whose.is(view.name, view.user)) {
-                        let place = (self.cx.shard, id);
+                        let place = (self.node, self.cx.shard, id);
                         let messages = view.tally.received.saturating_add(view.tally.sent);
                         let path = net.path(id);
                         let rank = order.rank(place, view.name, view.queue, messages, &path);
@@ -291,7 +298,7 @@ impl Floor<'_, '_> {
     fn client(&self, net: &dyn Network, id: ConnectionId, view: &ClientView<'_>) -> Option<Value> {
         let info = net.info(id)?;
         let mut client = json!({
-            "id": client_name(self.cx.shard, id),
+            "id": client_name(self.node, self.cx.shard, id),
             "name": view.name,
             "user": view.user,
             "proof": view.proof.map(crate::identity::Proof::name),
@@ -320,7 +327,7 @@ impl Floor<'_, '_> {
             "user": self.cx.broker.user_of(&session.client_id).as_deref(),
             "protocol": protocol_of(&session.client_id),
             "connected": session.consumer.is_some(),
-            "client": connection.map(|id| client_name(self.cx.shard, id)),
+            "client": connection.map(|id| client_name(self.node, self.cx.shard, id)),
             "shard": session.shard.0,
             "expiry_s": Some(session.expiry_s)
                 .filter(|expiry_s| *expiry_s != sterna_broker::NEVER_EXPIRES_S),
@@ -402,7 +409,8 @@ mod tests {
             slot: 7,
             generation: 9,
         };
-        assert_eq!(client_of(&client_name(3, id)), Some((3, id)));
+        assert_eq!(client_of(&client_name(None, 3, id)), Some((3, id)));
+        assert_eq!(client_name(Some("node-1"), 3, id), "node-1:3.7.9");
         for wrong in [
             "",
             "1",

@@ -38,8 +38,8 @@ pub(super) struct Gathered<P> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unanswered {
     pub(super) exchange: ExchangeId,
-    /// Their numbers.
-    pub(super) shards: Vec<usize>,
+    /// The names of those who have not answered.
+    pub(super) missing: Vec<String>,
 }
 
 /// The questions of one shard that are open.
@@ -119,12 +119,13 @@ impl<P> Gathers<P> {
     }
 
     /// Returns the overdue requests of a connection, which wait no longer. Of their questions those stay open whose
-    /// purpose `outlasts` them.
+    /// purpose `outlasts` them. Each missing shard has a `name` by the purpose and its number.
     pub(super) fn overdue(
         &mut self,
         connection: ConnectionId,
         now_ms: u64,
         outlasts: impl Fn(&P) -> bool,
+        name: impl Fn(&P, usize) -> String,
     ) -> Vec<Unanswered> {
         let mut overdue = Vec::new();
         self.open.retain_mut(|gather| {
@@ -135,7 +136,9 @@ impl<P> Gathers<P> {
             let missing = (gather.answers.iter()).filter(|(_, answer)| answer.is_none());
             overdue.push(Unanswered {
                 exchange,
-                shards: missing.map(|(shard, _)| *shard).collect(),
+                missing: missing
+                    .map(|(shard, _)| name(&gather.purpose, *shard))
+                    .collect(),
             });
             gather.asker = None;
             outlasts(&gather.purpose)
@@ -178,6 +181,10 @@ mod tests {
     };
     const FIRST: ExchangeId = ExchangeId(1);
 
+    fn name<P>(_: &P, shard: usize) -> String {
+        format!("shard {shard}")
+    }
+
     #[test]
     fn the_last_answer_completes_a_question_and_a_second_of_the_same_shard_does_not() {
         let mut gathers = Gathers::default();
@@ -205,12 +212,12 @@ mod tests {
         gathers.open((HERE, ExchangeId(2)), (), 0..3, 200);
         gathers.answered(number, 1, Answer::Present);
         assert_eq!(gathers.deadline_ms(HERE), Some(100));
-        assert!(gathers.overdue(HERE, 99, |()| false).is_empty());
+        assert!(gathers.overdue(HERE, 99, |()| false, name).is_empty());
         let missing = Unanswered {
             exchange: FIRST,
-            shards: vec![0, 2],
+            missing: vec!["shard 0".to_owned(), "shard 2".to_owned()],
         };
-        assert_eq!(gathers.overdue(HERE, 100, |()| false), [missing]);
+        assert_eq!(gathers.overdue(HERE, 100, |()| false, name), [missing]);
         assert_eq!(gathers.deadline_ms(HERE), Some(200));
         gathers.leave(HERE, Some(FIRST), |()| false);
         assert_eq!(gathers.len(), 1);
@@ -228,8 +235,11 @@ mod tests {
             }
         };
         open(&mut gathers, 1);
-        assert_eq!(gathers.overdue(HERE, 100, is_change).len(), 2);
-        assert!(gathers.overdue(HERE, 100, is_change).is_empty(), "once");
+        assert_eq!(gathers.overdue(HERE, 100, is_change, name).len(), 2);
+        assert!(
+            gathers.overdue(HERE, 100, is_change, name).is_empty(),
+            "once"
+        );
         open(&mut gathers, 2);
         gathers.leave(HERE, Some(ExchangeId(2)), is_change);
         open(&mut gathers, 3);

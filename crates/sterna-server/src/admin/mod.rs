@@ -1,21 +1,27 @@
 //! The front door of operators: metrics, health and the admin API, by HTTP, on listeners of their own.
 //!
-//! `desk.rs` takes requests, and checks the rights of their senders. `routes.rs` is the table of the API,
-//! `api.rs` does the work of a route, and `openapi.rs` describes the table. For facts that only other shards
-//! know, the connection's shard asks them by letter (`gather.rs`); `floor.rs` answers there. `trace.rs` passes on
+//! `desk.rs` takes requests, and checks the rights of their senders. `routes.rs` is the table of the API, by which
+//! `call.rs` reads them, `api.rs` does the work of a route, and `openapi.rs` describes the table. For facts that only other shards
+//! know, the connection's shard asks them by letter (`gather.rs`); `floor.rs` answers there. In a cluster the same is
+//! asked of other nodes (`nodes.rs`): `round/` decides who is asked next, and `asked.rs` answers there. `trace.rs` passes on
 //! the events that shards see of messages (`watch.rs` of the crate).
 
 mod answers;
 mod api;
+mod asked;
 mod bans;
+mod call;
 mod changes;
 mod desk;
+mod far_trace;
 mod floor;
 mod gather;
 mod message;
+mod nodes;
 mod openapi;
 mod parameters;
 mod role;
+mod round;
 mod routes;
 mod rules;
 mod trace;
@@ -37,7 +43,9 @@ use crate::mail::AdminLetter;
 use crate::mail::admin::Body;
 use crate::metrics::Sources;
 use api::Done;
+use asked::{OF_NODES, Questions};
 use desk::{Desk, Purpose};
+use far_trace::FarTraces;
 use gather::Gathers;
 use trace::Traces;
 
@@ -53,7 +61,11 @@ pub(crate) struct Admin {
     /// The limits of connections since the last reload that changed them.
     limits: Option<Arc<Limits>>,
     gathers: Gathers<Purpose>,
+    /// Questions of nodes of the cluster.
+    questions: Questions,
     traces: Traces,
+    /// Traces that operators of other nodes look at.
+    far_traces: FarTraces,
     /// The shard sends its last acknowledgements, and then stops.
     pub(crate) is_draining: bool,
     pub(crate) sources: Arc<Sources>,
@@ -236,7 +248,9 @@ impl Door {
             date: Date::default(),
             limits: None,
             gathers: Gathers::default(),
+            questions: Questions::default(),
             traces: Traces::default(),
+            far_traces: FarTraces::default(),
             is_draining: false,
             sources,
             queues,
@@ -309,6 +323,9 @@ impl Door {
                 let Some((connection, exchange)) = gathered.asker else {
                     return gathered.purpose.end_unheard(cx.meters, gathered.answers);
                 };
+                if connection == OF_NODES {
+                    return self.for_nodes(cx, |desk, out| desk.gathered(out, exchange, gathered));
+                }
                 self.with_connection(cx, connection, |carrier, desk| {
                     desk.gathered(carrier.responses(), exchange, gathered);
                 });
@@ -318,8 +335,18 @@ impl Door {
                     self.with_connection(cx, connection, |carrier, desk| {
                         desk.seen(carrier.responses(), &events);
                     });
+                } else {
+                    self.for_nodes(cx, |desk, out| desk.seen_for_node(out, events));
                 }
             }
+            Body::Traced { number, node, said } => {
+                if let Some(connection) = self.service.traces.connection_of(number) {
+                    self.with_connection(cx, connection, |carrier, desk| {
+                        desk.traced(carrier.responses(), number, &node, said);
+                    });
+                }
+            }
+            Body::Asked { question, answer } => self.asked(cx, &question, answer),
             // These are for the shard.
             Body::Question { .. } | Body::Watch { .. } | Body::Unwatch { .. } => {}
         }

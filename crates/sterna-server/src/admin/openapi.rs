@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::parameters::Parameter;
-use super::routes::{Operation, PREFIX, ROUTES, Route};
+use super::routes::{Operation, PREFIX, ROUTES, Reach, Route};
 use crate::http::{Problem, ProblemKind as Kind};
 
 /// The schemas of contents, by name.
@@ -27,6 +27,9 @@ const COMMON: [Kind; 11] = [
     Kind::TooManyRequests,
     Kind::Busy,
 ];
+
+/// Problems of routes that concern other nodes of a cluster.
+const OF_NODES: [Kind; 2] = [Kind::NoNode, Kind::ClusterAway];
 
 /// The document.
 pub(super) fn document() -> Bytes {
@@ -91,7 +94,7 @@ fn operation(route: &Route) -> Value {
             "schema": { "type": "string" },
         }));
     }
-    parameters.extend(route.parameters.iter().map(parameter));
+    parameters.extend(route.parameters().map(parameter));
     let (status, schema) = route.success;
     let mut success = json!({ "description": "Success" });
     if let Some(schema) = schema {
@@ -106,7 +109,18 @@ fn operation(route: &Route) -> Value {
         responses.insert("304".to_owned(), unchanged);
     }
     let mut problems: BTreeMap<u16, Vec<&str>> = BTreeMap::new();
-    for kind in COMMON.iter().chain(route.problems) {
+    // Of nodes that are asked, one may not be there, or not answer.
+    let of_nodes: &[Kind] = match route.reach {
+        Reach::Here => &[],
+        _ => &OF_NODES,
+    };
+    let kinds = COMMON.iter().chain(route.problems);
+    let kinds = kinds.chain(
+        of_nodes
+            .iter()
+            .filter(|kind| !route.problems.contains(kind)),
+    );
+    for kind in kinds {
         problems.entry(kind.status()).or_default().push(kind.name());
     }
     for (status, names) in problems {
@@ -235,7 +249,8 @@ mod tests {
         let kinds = ROUTES
             .iter()
             .flat_map(|route| route.problems)
-            .chain(&COMMON);
+            .chain(&COMMON)
+            .chain(&OF_NODES);
         let mut kinds: BTreeSet<String> = kinds
             .map(|kind| format!("urn:sterna:problem:{}", kind.name()))
             .collect();

@@ -18,6 +18,16 @@ pub(super) const AFTER: Parameter = Parameter {
     about: "Where to go on: `next` of the page before",
     is_number: false,
 };
+pub(super) const NODE: Parameter = Parameter {
+    name: "node",
+    about: "Only this node of the cluster",
+    is_number: false,
+};
+pub(super) const LOCAL: Parameter = Parameter {
+    name: "local",
+    about: "`yes`: only the node that is asked",
+    is_number: false,
+};
 pub(super) const NAME: Parameter = Parameter {
     name: "name",
     about: "Only clients of this name",

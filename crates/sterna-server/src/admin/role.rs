@@ -25,6 +25,12 @@ impl Role {
         }
     }
 
+    /// The role of a name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        let roles = [Self::Viewer, Self::Operator, Self::Admin];
+        roles.into_iter().find(|role| role.name() == name)
+    }
+
     /// The role of a client, by its user (`None` for clients without a name), or by a group.
     ///
     /// A client without a name, also one with a certificate, has a role only where the listener admits

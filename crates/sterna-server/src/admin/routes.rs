@@ -1,18 +1,14 @@
 //! Every resource of the admin API, in one table: requests are routed by it, and it is described to
 //! machines by it.
 
-use std::borrow::Cow;
-
-use sterna_mapping::percent;
-
 use super::parameters::{
-    ACTION, AFTER, CHANGES, CLIENT, DRY_RUN, EVENTS, EXACT_FILTER, FILTER, LIMIT,
-    MESSAGE_EARLY_DATA, MESSAGE_QOS, MESSAGE_RETAIN, NAME, OWNER, PAYLOADS, Parameter, READ_TOPIC,
-    SORT, SUBJECT_ADDRESS, SUBJECT_CLIENT, SUBJECT_GROUPS, SUBJECT_TOPIC, SUBJECT_TRANSPORT,
-    SUBJECT_USER, TOPIC, USER,
+    ACTION, AFTER, CHANGES, CLIENT, DRY_RUN, EVENTS, EXACT_FILTER, FILTER, LIMIT, LOCAL,
+    MESSAGE_EARLY_DATA, MESSAGE_QOS, MESSAGE_RETAIN, NAME, NODE, OWNER, PAYLOADS, Parameter,
+    READ_TOPIC, SORT, SUBJECT_ADDRESS, SUBJECT_CLIENT, SUBJECT_GROUPS, SUBJECT_TOPIC,
+    SUBJECT_TRANSPORT, SUBJECT_USER, TOPIC, USER,
 };
 use super::role::Role;
-use crate::http::{ProblemKind as Kind, Trouble};
+use crate::http::ProblemKind as Kind;
 
 /// The prefix of every path.
 pub(super) const PREFIX: &str = "/admin/v1";
@@ -60,6 +56,27 @@ pub(super) enum Operation {
     Drain,
 }
 
+/// The nodes of a cluster that a request concerns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reach {
+    /// The one that is asked.
+    Here,
+    /// The one that is asked, or another one that the request names.
+    Named,
+    /// All: it lists what each has.
+    Listed,
+    /// All, of which each knows all queues.
+    Queues,
+    /// The one that has the session.
+    Owner,
+    /// The one that the thing's name begins with.
+    Id,
+    /// The one that has the queue.
+    Queue,
+    /// All: each does it, or tells its part.
+    Every,
+}
+
 /// A method of a resource.
 #[derive(Debug)]
 pub(super) struct Route {
@@ -73,6 +90,8 @@ pub(super) struct Route {
     /// The least role; `None` where nobody needs one.
     pub(super) role: Option<Role>,
     pub(super) about: &'static str,
+    /// The nodes of a cluster that it concerns.
+    pub(super) reach: Reach,
     pub(super) parameters: &'static [Parameter],
     /// The schema of the request's content.
     pub(super) content: Option<&'static str>,
@@ -82,6 +101,17 @@ pub(super) struct Route {
     pub(super) media_type: &'static str,
     /// Problems beside those that every route has.
     pub(super) problems: &'static [Kind],
+}
+
+impl Route {
+    /// Its parameters, with those by which a request names nodes.
+    pub(super) fn parameters(&self) -> impl Iterator<Item = &'static Parameter> {
+        let of_nodes: &'static [Parameter] = match self.reach {
+            Reach::Here => &[],
+            _ => &[NODE, LOCAL],
+        };
+        self.parameters.iter().chain(of_nodes)
+    }
 }
 
 const fn read(
@@ -98,6 +128,7 @@ const fn read(
         id,
         role: Some(Role::Viewer),
         about,
+        reach: Reach::Here,
         parameters: &[],
         content: None,
         success: (200, Some(schema)),
@@ -125,14 +156,18 @@ pub(super) const ROUTES: &[Route] = &[
         "Me",
         "Who asks, and the role of who asks",
     ),
-    read(
-        "/node",
-        Operation::Node,
-        "node",
-        "Node",
-        "The process: version, listeners, shards, and what was counted",
-    ),
     Route {
+        reach: Reach::Named,
+        ..read(
+            "/node",
+            Operation::Node,
+            "node",
+            "Node",
+            "The process: version, listeners, shards, and what was counted",
+        )
+    },
+    Route {
+        reach: Reach::Listed,
         parameters: &[LIMIT, AFTER, NAME, USER, SORT],
         ..read(
             "/clients",
@@ -143,6 +178,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Id,
         problems: &[Kind::NoClient],
         ..read(
             "/clients/{client}",
@@ -153,6 +189,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Id,
         method: "DELETE",
         role: Some(Role::Operator),
         success: (204, None),
@@ -166,6 +203,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Listed,
         parameters: &[LIMIT, AFTER],
         ..read(
             "/sessions",
@@ -176,6 +214,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Every,
         method: "DELETE",
         role: Some(Role::Operator),
         parameters: &[OWNER],
@@ -188,6 +227,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Owner,
         problems: &[Kind::NoSession, Kind::SessionBusy],
         ..read(
             "/sessions/{session}",
@@ -198,6 +238,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Owner,
         method: "DELETE",
         role: Some(Role::Operator),
         success: (204, None),
@@ -211,6 +252,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Owner,
         parameters: &[LIMIT, AFTER],
         problems: &[Kind::NoSession, Kind::SessionBusy],
         ..read(
@@ -222,6 +264,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Listed,
         parameters: &[LIMIT, AFTER, READ_TOPIC, EXACT_FILTER],
         ..read(
             "/subscriptions",
@@ -232,6 +275,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Every,
         problems: &[Kind::InvalidTopic],
         ..read(
             "/topics/{topic}",
@@ -242,6 +286,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Queues,
         parameters: &[LIMIT, AFTER],
         ..read(
             "/queues",
@@ -252,6 +297,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Queue,
         problems: &[Kind::NoQueue],
         ..read(
             "/queues/{queue}",
@@ -275,6 +321,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Queue,
         role: Some(Role::Operator),
         parameters: &[LIMIT, AFTER],
         problems: &[Kind::NoQueue, Kind::QueueElsewhere, Kind::ClusterAway],
@@ -287,6 +334,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Queue,
         method: "DELETE",
         role: Some(Role::Operator),
         parameters: &[CHANGES],
@@ -300,6 +348,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Queue,
         method: "POST",
         role: Some(Role::Operator),
         content: Some("Move"),
@@ -319,6 +368,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Named,
         role: Some(Role::Operator),
         parameters: &[FILTER, LIMIT, AFTER],
         problems: &[Kind::InvalidFilter],
@@ -331,6 +381,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Named,
         role: Some(Role::Operator),
         problems: &[Kind::NoRetainedMessage],
         ..read(
@@ -373,21 +424,28 @@ pub(super) const ROUTES: &[Route] = &[
             "Publishes a message, if the rules let the user publish there",
         )
     },
-    read(
-        "/store",
-        Operation::Store,
-        "store",
-        "Store",
-        "The store on disk",
-    ),
-    read(
-        "/memory",
-        Operation::Memory,
-        "memory",
-        "Memory",
-        "Resident memory by kind",
-    ),
     Route {
+        reach: Reach::Named,
+        ..read(
+            "/store",
+            Operation::Store,
+            "store",
+            "Store",
+            "The store on disk",
+        )
+    },
+    Route {
+        reach: Reach::Named,
+        ..read(
+            "/memory",
+            Operation::Memory,
+            "memory",
+            "Memory",
+            "Resident memory by kind",
+        )
+    },
+    Route {
+        reach: Reach::Named,
         problems: &[Kind::NoResource],
         ..read(
             "/clock",
@@ -409,13 +467,16 @@ pub(super) const ROUTES: &[Route] = &[
             "Has the next start believe the wall clock, however far it is from the last record",
         )
     },
-    read(
-        "/certificates",
-        Operation::Certificates,
-        "certificates",
-        "Certificates",
-        "The certificates that listeners present",
-    ),
+    Route {
+        reach: Reach::Named,
+        ..read(
+            "/certificates",
+            Operation::Certificates,
+            "certificates",
+            "Certificates",
+            "The certificates that listeners present",
+        )
+    },
     Route {
         problems: &[Kind::ClusterAway],
         ..read(
@@ -439,14 +500,18 @@ pub(super) const ROUTES: &[Route] = &[
             "Has NATS keep 1 to 5 copies of each stream of the cluster, more or fewer than before",
         )
     },
-    read(
-        "/rules",
-        Operation::Rules,
-        "rules",
-        "Rules",
-        "The rules in force: who may publish and subscribe where",
-    ),
     Route {
+        reach: Reach::Named,
+        ..read(
+            "/rules",
+            Operation::Rules,
+            "rules",
+            "Rules",
+            "The rules in force: who may publish and subscribe where",
+        )
+    },
+    Route {
+        reach: Reach::Named,
         parameters: &[
             ACTION,
             SUBJECT_TOPIC,
@@ -468,6 +533,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Listed,
         parameters: &[LIMIT, AFTER],
         ..read(
             "/bans",
@@ -478,6 +544,7 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
     Route {
+        reach: Reach::Every,
         method: "POST",
         role: Some(Role::Operator),
         content: Some("BanRequest"),
@@ -495,11 +562,12 @@ pub(super) const ROUTES: &[Route] = &[
         role: Some(Role::Operator),
         success: (204, None),
         problems: &[Kind::NoBan],
+        reach: Reach::Id,
         ..read("/bans/{ban}", Operation::Lift, "liftBan", "", "Lifts a ban")
     },
     Route {
         role: Some(Role::Operator),
-        parameters: &[CLIENT, TOPIC, EVENTS, PAYLOADS],
+        parameters: &[CLIENT, TOPIC, EVENTS, PAYLOADS, LOCAL],
         media_type: super::trace::MEDIA_TYPE,
         problems: &[Kind::InvalidFilter],
         ..read(
@@ -536,243 +604,3 @@ pub(super) const ROUTES: &[Route] = &[
         )
     },
 ];
-
-/// Undoes percent-encoding; `None` where that is broken, or not UTF-8.
-fn decode(text: &str) -> Option<Cow<'_, str>> {
-    percent::decode_text(text.as_bytes())
-}
-
-/// The part of a path that varies. `None` where the template does not match, and an empty text where it has no
-/// such part.
-fn argument<'p>(template: &str, path: &'p str) -> Option<&'p str> {
-    let Some((before, rest)) = template.split_once('{') else {
-        return (template == path).then_some("");
-    };
-    let (name, after) = rest.split_once('}')?;
-    let part = path.strip_prefix(before)?.strip_suffix(after)?;
-    let is_level = name != "topic";
-    let is_one = !is_level || !part.contains('/');
-    (is_one && !part.is_empty()).then_some(part)
-}
-
-/// The methods of a resource, as `Allow` names them.
-fn allowed(template: &str) -> &'static str {
-    let has = |method| {
-        let mut routes = ROUTES.iter();
-        routes.any(|route| route.template == template && route.method == method)
-    };
-    match (has("GET"), has("DELETE")) {
-        (true, _) if has("POST") => "GET, HEAD, POST",
-        (true, true) => "GET, HEAD, DELETE",
-        (true, false) => "GET, HEAD",
-        (false, true) => "DELETE",
-        (false, false) => "POST",
-    }
-}
-
-/// A request that has its route.
-#[derive(Debug)]
-pub(super) struct Call {
-    pub(super) route: &'static Route,
-    /// The part of the path that varies.
-    pub(super) argument: String,
-    parameters: Vec<(&'static str, String)>,
-}
-
-impl Call {
-    /// Finds the route of a request.
-    ///
-    /// # Errors
-    /// There is no such resource, method or parameter.
-    pub(super) fn read(method: &str, target: &str) -> Result<Self, Trouble> {
-        let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let nothing = || Trouble::new(Kind::NoResource, "there is nothing by this name");
-        let path = path.strip_prefix(PREFIX).ok_or_else(nothing)?;
-        let mut found = ROUTES
-            .iter()
-            .filter_map(|route| Some((route, argument(route.template, path)?)))
-            .peekable();
-        let (first, _) = *found.peek().ok_or_else(nothing)?;
-        let wanted = if method == "HEAD" { "GET" } else { method };
-        let (route, argument) = found
-            .find(|(route, _)| route.method == wanted && route.template == first.template)
-            .ok_or_else(|| Trouble::method(allowed(first.template)))?;
-        let argument = decode(argument).ok_or_else(|| {
-            let detail = "the path is not percent-encoded UTF-8";
-            Trouble::new(Kind::InvalidParameter, detail)
-        })?;
-        let nul = |name: &str| {
-            let detail = format!("{name}: no name or topic has the character U+0000");
-            Trouble::new(Kind::InvalidParameter, detail)
-        };
-        // Names with it are those of the broker's own sessions.
-        if argument.contains('\0') {
-            return Err(nul("the path"));
-        }
-        let mut parameters = Vec::new();
-        for part in query.split('&').filter(|part| !part.is_empty()) {
-            let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            let known = route.parameters.iter().find(|known| known.name == name);
-            let value = decode(value);
-            let is_new = parameters.iter().all(|(other, _)| *other != name);
-            match (known, value) {
-                (Some(known), Some(value)) if is_new => {
-                    if value.contains('\0') {
-                        return Err(nul(known.name));
-                    }
-                    parameters.push((known.name, value.into_owned()));
-                }
-                _ => {
-                    let names: Vec<&str> = route.parameters.iter().map(|one| one.name).collect();
-                    let detail = match names.as_slice() {
-                        [] => "there are no parameters here".to_owned(),
-                        names => format!("the parameters here are {}, each once", names.join(", ")),
-                    };
-                    return Err(Trouble::new(Kind::InvalidParameter, detail));
-                }
-            }
-        }
-        Ok(Self {
-            route,
-            argument: argument.into_owned(),
-            parameters,
-        })
-    }
-
-    /// A parameter's value.
-    pub(super) fn parameter(&self, name: &str) -> Option<&str> {
-        let mut parameters = self.parameters.iter();
-        parameters.find_map(|(known, value)| (*known == name).then_some(&**value))
-    }
-
-    /// The parameter `limit`, at most `most`.
-    ///
-    /// # Errors
-    /// It is no number from 1 on.
-    pub(super) fn limit(&self, default: u32, most: u32) -> Result<usize, Trouble> {
-        let Some(text) = self.parameter("limit") else {
-            return Ok(default.min(most) as usize);
-        };
-        let limit = text.parse::<u32>().ok();
-        let limit = limit.filter(|limit| *limit >= 1);
-        limit.map(|limit| limit.min(most) as usize).ok_or_else(|| {
-            let detail = format!("limit is a number from 1 to {}", u32::MAX);
-            Trouble::new(Kind::InvalidParameter, detail)
-        })
-    }
-
-    /// The parameter `after`, read by `read`.
-    ///
-    /// # Errors
-    /// It is not one that a page has named.
-    pub(super) fn after<T>(
-        &self,
-        read: impl FnOnce(&str) -> Option<T>,
-    ) -> Result<Option<T>, Trouble> {
-        let Some(text) = self.parameter("after") else {
-            return Ok(None);
-        };
-        read(text).map(Some).ok_or_else(|| {
-            let detail = "after is not what a page before has said";
-            Trouble::new(Kind::InvalidParameter, detail)
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn call(method: &str, target: &str) -> Result<(Operation, String), u16> {
-        Call::read(method, target)
-            .map(|call| (call.route.operation, call.argument))
-            .map_err(|trouble| trouble.status())
-    }
-
-    #[test]
-    fn paths_lead_to_their_operations() {
-        let found = |operation, argument: &str| Ok((operation, argument.to_owned()));
-        for (method, target, expected) in [
-            ("GET", "/admin/v1/node", found(Operation::Node, "")),
-            ("HEAD", "/admin/v1/node", found(Operation::Node, "")),
-            (
-                "GET",
-                "/admin/v1/clients/0.1.2",
-                found(Operation::Client, "0.1.2"),
-            ),
-            (
-                "DELETE",
-                "/admin/v1/clients/x",
-                found(Operation::Disconnect, "x"),
-            ),
-            (
-                "GET",
-                "/admin/v1/sessions/a%2Fb",
-                found(Operation::Session, "a/b"),
-            ),
-            (
-                "GET",
-                "/admin/v1/sessions/a/subscriptions?limit=3",
-                found(Operation::Subscriptions, "a"),
-            ),
-            (
-                "GET",
-                "/admin/v1/retained/a/b",
-                found(Operation::RetainedMessage, "a/b"),
-            ),
-            (
-                "GET",
-                "/admin/v1/retained/a%2Fb",
-                found(Operation::RetainedMessage, "a/b"),
-            ),
-            (
-                "POST",
-                "/admin/v1/queues/q/move",
-                found(Operation::Move, "q"),
-            ),
-            ("POST", "/admin/v1/node", Err(405)),
-            ("PATCH", "/admin/v1/reload", Err(405)),
-            ("GET", "/admin/v1", Err(404)),
-            ("GET", "/admin/v1/", Err(404)),
-            ("GET", "/admin/v2/node", Err(404)),
-            ("GET", "/admin/v1/sessions/", Err(404)),
-            ("GET", "/admin/v1/sessions/a/b", Err(404)),
-            ("GET", "/admin/v1/sessions/%ff", Err(400)),
-            // The root of a shared subscription of a cluster, and what has such a name beside the path.
-            ("GET", "/admin/v1/sessions/%00$share%2Fg%2Ft", Err(400)),
-            ("DELETE", "/admin/v1/sessions/%00$share%2Fg%2Ft", Err(400)),
-            (
-                "GET",
-                "/admin/v1/sessions/%00$share%2Fg%2Ft/subscriptions",
-                Err(400),
-            ),
-            ("GET", "/admin/v1/trace?client=%00$share%2Fg%2Ft", Err(400)),
-            ("GET", "/admin/v1/clients?name=a%00", Err(400)),
-            ("GET", "/admin/v1/node?x=1", Err(400)),
-            ("GET", "/admin/v1/clients?limit=1&limit=2", Err(400)),
-        ] {
-            assert_eq!(call(method, target), expected, "{method} {target}");
-        }
-    }
-
-    #[test]
-    fn limits_are_numbers_within_bounds() {
-        let limit = |text: &str| {
-            let call = Call::read("GET", &format!("/admin/v1/clients{text}")).expect("a route");
-            call.limit(100, 50).map_err(|trouble| trouble.status())
-        };
-        assert_eq!(limit(""), Ok(50));
-        assert_eq!(limit("?limit=7"), Ok(7));
-        // The sender does not know the setting, so a higher limit is lowered to it.
-        assert_eq!(limit("?limit=51"), Ok(50));
-        for wrong in [
-            "?limit=0",
-            "?limit=x",
-            "?limit=-1",
-            "?limit=",
-            "?limit=4294967296",
-        ] {
-            assert_eq!(limit(wrong), Err(400), "{wrong}");
-        }
-    }
-}

@@ -6,7 +6,7 @@ use serde::Deserialize as _;
 use serde::de::IntoDeserializer as _;
 use serde_json::{Value, json};
 
-use super::routes::Call;
+use super::call::Call;
 use crate::authorization::{
     MessageKind, Origin, Reading, Reason, Rules, Standing, Subject, check_topic,
 };

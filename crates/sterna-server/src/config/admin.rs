@@ -19,6 +19,11 @@ settings! {
         reload operator_groups: Vec<String>;
         /// Time that all shards have to answer a request; then 503.
         reload gather_timeout_ms: u32 = 5_000, within 1..;
+        /// Time that another node of a cluster has to answer a request. One that does not is named, and a page ends there.
+        reload node_timeout_ms: u32 = 2_000, within 100..;
+        /// Bytes of an answer of another node, also of those that are asked at once. Lists that are longer come in smaller
+        /// parts. NATS takes no more than its `max_payload`.
+        reload maximum_answer_bytes: u32 = 524_288, within 16_384..;
         /// Open requests of this kind on one shard. More are refused with 503.
         reload maximum_gathers: u32 = 16, within 1..;
         /// Entries of one page of a list.

@@ -22,7 +22,6 @@ macro_rules! problem_kinds {
 
         impl ProblemKind {
             /// All of them, in the order of the documentation.
-            #[cfg(test)]
             pub(crate) const ALL: &'static [Self] = &[$(Self::$kind,)*];
 
             /// The status of the response.
@@ -70,6 +69,8 @@ problem_kinds! {
     NoBan = 404, "no-ban", "No such ban";
     /// Of the admin API.
     NoQueue = 404, "no-queue", "No such queue";
+    /// Of the admin API: the cluster has no node of this name.
+    NoNode = 404, "no-node", "No such node";
     NoResource = 404, "no-resource", "No such resource";
     NoRetainedMessage = 404, "no-retained-message", "No retained message";
     /// With `Allow`.
@@ -111,6 +112,13 @@ problem_kinds! {
 }
 
 impl ProblemKind {
+    /// The kind of a problem's `type`.
+    pub(crate) fn of_type(text: &str) -> Option<Self> {
+        let name = text.strip_prefix(TYPE_PREFIX)?;
+        let mut all = Self::ALL.iter();
+        all.find(|kind| kind.name() == name).copied()
+    }
+
     /// The value of `Retry-After`, in seconds, where the same request may do better later.
     pub(crate) const fn retry_after_s(self) -> Option<u32> {
         match self.status() {

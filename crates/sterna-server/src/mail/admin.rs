@@ -1,6 +1,8 @@
 //! Questions of one shard to others, and the answers.
 
+use bytes::Bytes;
 use serde_json::Value;
+use sterna_cluster::{Answerer, NodeAnswer};
 use sterna_net::ConnectionId;
 
 use crate::control::Obeyed;
@@ -27,6 +29,15 @@ pub(crate) enum Body {
         /// The shard that answers.
         shard: usize,
         answer: Answer,
+    },
+    /// A question of this node, or of another one, that the door answers as a request.
+    Asked { question: Bytes, answer: Answerer },
+    /// Events that a node has seen for a trace.
+    Traced {
+        /// The number of the trace here.
+        number: u64,
+        node: Box<str>,
+        said: Said,
     },
     /// To begin a trace.
     Watch {
@@ -55,6 +66,53 @@ pub(crate) enum Answer {
     Report(Box<sterna_cluster::Report>),
     /// The outcome of an order to the process.
     Obeyed(Obeyed),
+    /// The answer of a node.
+    Node(Said),
+}
+
+/// The answer of a node to a request.
+#[derive(Debug)]
+pub(crate) enum Said {
+    /// Status, content (`null` for none), and bytes of the content.
+    Answer(u16, Value, usize),
+    /// It has more bytes than it may.
+    TooLarge,
+    /// There is none, or none that is understood.
+    Away,
+}
+
+impl Said {
+    /// The form of an answer between nodes: the status, a space, and the content.
+    pub(crate) fn write(status: u16, content: &[u8]) -> Vec<u8> {
+        let mut out = format!("{status} ").into_bytes();
+        out.extend_from_slice(content);
+        out
+    }
+
+    /// Reads that form.
+    pub(crate) fn read(answer: &[u8]) -> Self {
+        let read = || {
+            let (status, content) = answer.split_at_checked(4)?;
+            let status = std::str::from_utf8(status).ok()?.trim_end().parse().ok()?;
+            let value = if content.is_empty() {
+                Value::Null
+            } else {
+                serde_json::from_slice(content).ok()?
+            };
+            Some(Self::Answer(status, value, content.len()))
+        };
+        read().unwrap_or(Self::Away)
+    }
+}
+
+impl From<NodeAnswer> for Said {
+    fn from(answer: NodeAnswer) -> Self {
+        match answer {
+            NodeAnswer::Said(answer) => Self::read(&answer),
+            NodeAnswer::TooLarge => Self::TooLarge,
+            NodeAnswer::Away => Self::Away,
+        }
+    }
 }
 
 /// The things that a shard has found, as the API writes them.

@@ -2,7 +2,7 @@
 //! first of those. The desk keeps the first of all. A page goes on behind the last rank of the page before, so
 //! nothing is kept between pages.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Ordering;
 
 use serde_json::Value;
 use sterna_broker::QueueState;
@@ -27,6 +27,8 @@ pub(crate) enum RankBy {
 pub(crate) struct Rank {
     figure: u64,
     name: Box<str>,
+    /// Its node; empty without a cluster.
+    node: Box<str>,
     shard: usize,
     id: ConnectionId,
 }
@@ -51,7 +53,7 @@ impl RankBy {
     /// the longest, since its length is not known.
     pub(crate) fn rank(
         self,
-        (shard, id): (usize, ConnectionId),
+        (node, shard, id): (Option<&str>, usize, ConnectionId),
         name: Option<&str>,
         queue: QueueState,
         messages: u64,
@@ -75,6 +77,7 @@ impl RankBy {
                 .flatten()
                 .unwrap_or_default()
                 .into(),
+            node: node.unwrap_or_default().into(),
             shard,
             id,
         }
@@ -86,15 +89,16 @@ impl Rank {
     pub(crate) fn text(&self) -> String {
         let ConnectionId { slot, generation } = self.id;
         format!(
-            "{}.{}.{slot}.{generation}.{}",
-            self.figure, self.shard, self.name
+            "{}.{}.{}.{slot}.{generation}.{}",
+            self.figure, self.node, self.shard, self.name
         )
     }
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.splitn(5, '.');
+        let mut parts = text.splitn(6, '.');
         Some(Self {
             figure: parts.next()?.parse().ok()?,
+            node: parts.next()?.into(),
             shard: parts.next()?.parse().ok()?,
             id: ConnectionId {
                 slot: parts.next()?.parse().ok()?,
@@ -107,12 +111,14 @@ impl Rank {
 
 impl Ord for Rank {
     fn cmp(&self, other: &Self) -> Ordering {
-        let key = |rank: &Self| {
+        let place = |rank: &Self| {
             let ConnectionId { slot, generation } = rank.id;
-            (Reverse(rank.figure), rank.shard, slot, generation)
+            (rank.shard, slot, generation)
         };
-        let figures = other.figure.cmp(&self.figure);
-        (figures.then_with(|| self.name.cmp(&other.name))).then_with(|| key(self).cmp(&key(other)))
+        (other.figure.cmp(&self.figure))
+            .then_with(|| self.name.cmp(&other.name))
+            .then_with(|| self.node.cmp(&other.node))
+            .then_with(|| place(self).cmp(&place(other)))
     }
 }
 
@@ -180,6 +186,7 @@ mod tests {
         Rank {
             figure,
             name: name.into(),
+            node: "node-1".into(),
             shard: 0,
             id: ConnectionId {
                 slot,
@@ -221,7 +228,7 @@ mod tests {
         for rank in [rank(1, 2, "a.b.c"), rank(u64::MAX, 0, "")] {
             assert_eq!(Rank::parse(&rank.text()), Some(rank));
         }
-        for wrong in ["", "1.2.3.4", "x.0.0.0.a", "1.0.0.-1.a"] {
+        for wrong in ["", "1.n.2.3.4", "x.n.0.0.0.a", "1.n.0.0.-1.a"] {
             assert_eq!(Rank::parse(wrong), None, "{wrong}");
         }
     }

@@ -16,6 +16,8 @@ pub struct ClusterSource {
     pub gate: Arc<PeerGate>,
     /// The way of questions about it.
     pub asker: Asker,
+    /// Name of this node.
+    pub node: Box<str>,
     /// Bytes that NATS keeps at most for sessions that outlive their connections.
     pub maximum_log_bytes: u64,
 }

@@ -148,6 +148,23 @@ impl Sources {
         (self.cluster.as_ref()).map_or(0, |cluster| cluster.maximum_log_bytes)
     }
 
+    /// The name of this node; `None` where there is no cluster.
+    pub(crate) fn node(&self) -> Option<&str> {
+        Some(&self.cluster.as_ref()?.node)
+    }
+
+    /// Whether this node has joined its cluster since the start.
+    pub(crate) fn has_joined(&self) -> bool {
+        (self.cluster.as_ref()).is_some_and(|cluster| cluster.status.has_joined())
+    }
+
+    /// The other nodes of the cluster that are here, or away for a while.
+    pub(crate) fn roster(&self) -> sterna_cluster::Roster {
+        (self.cluster.as_ref()).map_or_else(sterna_cluster::Roster::default, |cluster| {
+            cluster.status.roster()
+        })
+    }
+
     /// The way of questions about the cluster; `None` where there is none.
     pub(crate) fn cluster_asker(&self) -> Option<&sterna_cluster::Asker> {
         Some(&self.cluster.as_ref()?.asker)

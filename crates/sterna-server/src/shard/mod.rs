@@ -590,7 +590,10 @@ impl Handler for Shard {
                             self.broker.watch_road(None);
                         }
                     }
-                    body @ (Body::Answer { .. } | Body::Seen(_)) => {
+                    body @ (Body::Answer { .. }
+                    | Body::Seen(_)
+                    | Body::Asked { .. }
+                    | Body::Traced { .. }) => {
                         let mut doors = self.doors(net);
                         doors.admin.mail(&mut doors.cx, AdminLetter(body));
                     }
@@ -660,6 +663,7 @@ impl Handler for Shard {
         doors.amqp.look_at_nodes(&mut doors.cx);
         doors.http.timeout(&mut doors.cx);
         doors.admin.timeout(&mut doors.cx);
+        doors.admin.look_after_far_traces(&mut doors.cx);
         self.stop_if_drained(net);
         self.relieve(net);
         self.end_holds(net);
@@ -727,6 +731,7 @@ impl Handler for Shard {
             self.amqp.nodes_ms(),
             self.http.deadline_ms(),
             self.admin.deadline_ms(),
+            self.admin.far_traces_ms(),
             self.survey.deadline_ms(),
             self.paths.deadline_ms(),
             self.sys.next_ms,

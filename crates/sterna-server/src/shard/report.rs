@@ -56,6 +56,7 @@ impl Shard {
                     http: doors.http,
                     cx: &mut doors.cx,
                     listeners: doors.admin.service.sources.listeners(),
+                    node: doors.admin.service.sources.node(),
                 };
                 match floor.answer(query) {
                     Ok(found) => Answer::Found(found),

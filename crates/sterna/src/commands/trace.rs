@@ -30,6 +30,9 @@ pub(crate) struct Args {
     /// `sterna admin sessions list` shows it, such as `$http/USER/NAME`
     #[arg(long, value_name = "CLIENT")]
     client: Option<String>,
+    /// Only what the node of the listener sees, and no other one of its cluster
+    #[arg(long)]
+    local: bool,
     /// Messages whose topics match this filter
     #[arg(short = 't', long, value_name = "FILTER")]
     topic: Option<String>,
@@ -104,6 +107,9 @@ async fn follow(args: &Args, admin: &Admin, is_open: &AtomicBool) -> Result<(), 
                 .map(|value| format!("{name}={}", segment(value))),
         );
     }
+    if args.local {
+        query.push("local=yes".to_owned());
+    }
     let mut lines = admin.lines(&format!("/trace?{}", query.join("&"))).await?;
     is_open.store(true, Ordering::Relaxed);
     let mut seen = 0;
@@ -120,7 +126,7 @@ async fn follow(args: &Args, admin: &Admin, is_open: &AtomicBool) -> Result<(), 
         if name == "alive" {
             continue;
         }
-        seen += u64::from(!matches!(name, "watching" | "lost"));
+        seen += u64::from(!matches!(name, "watching" | "unanswered" | "lost"));
         let text = if args.json {
             json(&event) + "\n"
         } else {
@@ -140,6 +146,9 @@ fn describe(event: &Value) -> String {
     let mut line = time_of_day(number("at_ms").unwrap_or(0));
     let name = text("event").unwrap_or_default();
     let _ = write!(line, " {name:12}");
+    if let Some(node) = text("node") {
+        let _ = write!(line, " {node}");
+    }
     if let Some(topic) = text("topic") {
         let _ = write!(line, " {topic}");
     }
@@ -233,6 +242,14 @@ mod tests {
             (
                 json!({"event": "received", "at_ms": at_ms, "topic": "t", "publisher": "", "matched": 0}),
                 "22:13:20.123 received     t from anonymous matched 0",
+            ),
+            (
+                json!({"event": "queued", "at_ms": at_ms, "node": "node-2", "topic": "t", "reader": "b", "waiting": 1}),
+                "22:13:20.123 queued       node-2 t reader b waiting 1",
+            ),
+            (
+                json!({"event": "unanswered", "at_ms": at_ms, "node": "node-3", "reason": "no answer"}),
+                "22:13:20.123 unanswered   node-3: no answer",
             ),
             (
                 json!({"event": "received", "at_ms": at_ms, "topic": "t", "publisher": null, "matched": 0}),

@@ -121,6 +121,7 @@ export class Api {
   // The entries of a list, at most so many, and whether there are more.
   async list(path, most) {
     const items = [];
+    const silent = new Set();
     let after = null;
     do {
       const parameters = new URLSearchParams({ limit: Math.min(most - items.length, 500) });
@@ -130,9 +131,11 @@ export class Api {
       const separator = path.includes("?") ? "&" : "?";
       const page = await this.admin("GET", `${path}${separator}${parameters}`);
       items.push(...page.items);
+      page.unanswered?.forEach((node) => silent.add(node));
       after = page.next;
     } while (after !== null && items.length < most);
-    return { items, hasMore: after !== null };
+    // Nodes of a cluster that have not answered.
+    return { items, hasMore: after !== null, unanswered: [...silent] };
   }
 
   // Publishes; once, even where the first answer is lost, because the key says that it is the same.

@@ -2,7 +2,7 @@
 
 import { Poll } from "./api.js";
 import { Device } from "./device.js";
-import { $, make, row, table } from "./dom.js";
+import { $, make, row, silent, table, withNode } from "./dom.js";
 import { bytes, called, count, loss, milliseconds, transport } from "./figures.js";
 import { address } from "./tabs.js";
 
@@ -33,7 +33,7 @@ export class Clients {
     this.place = place;
     this.poll = null;
     this.device = null;
-    this.found = { items: [], hasMore: false };
+    this.found = { items: [], hasMore: false, unanswered: [] };
     this.most = PAGE;
     $("clients-sort").addEventListener("change", () => this.read(PAGE));
     $("clients-more").addEventListener("click", () => this.read(this.most + PAGE));
@@ -87,9 +87,9 @@ export class Clients {
   draw() {
     const by = $("clients-sort").value;
     const wanted = $("clients-search").value.trim().toLowerCase();
-    const { items, hasMore } = this.found;
+    const { items, hasMore, unanswered } = this.found;
     const fits = (client) =>
-      [client.name, client.user, client.peer, transport(client)].some((text) => text?.toLowerCase().includes(wanted));
+      [client.name, client.user, client.peer, client.node, transport(client)].some((text) => text?.toLowerCase().includes(wanted));
     // They come sorted, but after a press those that are there are shown until the answer comes.
     const shown = (wanted ? items.filter(fits) : [...items]).sort((one, other) => {
       const order = ORDERS[by];
@@ -100,11 +100,12 @@ export class Clients {
     const all = hasMore ? `the first ${count(items.length)} clients` : `${count(items.length)} client${items.length === 1 ? "" : "s"}`;
     $("clients-count").textContent = wanted ? `${shown.length} of ${all}` : all;
     const focused = document.activeElement?.dataset?.key;
-    const made = table(COLUMNS, shown.map((client) => this.row(client)), "Clients");
+    const columns = withNode(COLUMNS, items);
+    const made = table(columns, shown.map((client) => this.row(client, columns)), "Clients");
     for (const head of made.querySelectorAll("th")) {
       this.sortable(head, by);
     }
-    $("clients-table").replaceChildren(items.length ? made : make("p", { class: "faint" }, "No client is connected."));
+    $("clients-table").replaceChildren(silent(unanswered), items.length ? made : make("p", { class: "faint" }, "No client is connected."));
     if (focused) {
       $("clients-table").querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
     }
@@ -123,11 +124,12 @@ export class Clients {
     }
   }
 
-  row(client) {
+  row(client, columns) {
     const link = make("a", { href: address("clients", client.id), "data-key": client.id }, called(client));
     const who = client.user && client.user !== client.name ? make("span", { class: "faint" }, client.user) : null;
-    return row(COLUMNS, [
+    return row(columns, [
       make("div", {}, link, who),
+      ...(columns === COLUMNS ? [] : [client.node]),
       transport(client),
       milliseconds(client.path.rtt_us),
       loss(client.path),

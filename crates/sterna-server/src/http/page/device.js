@@ -59,6 +59,7 @@ export class Device {
         ["user", client.user],
         ["shown by", client.proof === "nothing" ? null : client.proof],
         ["address", client.peer],
+        ["node", client.node],
         ["listener", client.listener],
         ["connected", `${day(client.since_ms)} ${clock(client.since_ms)}`],
         ["messages in", count(client.messages_received)],

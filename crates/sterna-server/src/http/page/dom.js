@@ -78,3 +78,13 @@ export function table(columns, rows, label) {
   const heads = columns.map(([name, kind]) => make("th", { scope: "col", class: kind }, name));
   return make("table", { "aria-label": label }, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows));
 }
+
+// Columns with the node behind the first, where entries are of a cluster's nodes.
+export function withNode(columns, items) {
+  return items.some((item) => item.node) ? [columns[0], ["Node", ""], ...columns.slice(1)] : columns;
+}
+
+// A line about nodes of a cluster that have not answered; nothing where all have.
+export function silent(nodes, name = "p") {
+  return nodes?.length ? make(name, { class: "notice", role: "status" }, `No answer from ${nodes.join(", ")}: what is there is not shown.`) : "";
+}

@@ -7,7 +7,7 @@ import { Trace } from "./stream.js";
 
 const ROWS = 500;
 const TROUBLE = "login,login_refused,action,refused,dropped";
-const BAD = new Set(["refused", "dropped", "login_refused", "lost"]);
+const BAD = new Set(["refused", "dropped", "login_refused", "lost", "unanswered"]);
 
 export class Log {
   constructor(place) {
@@ -152,6 +152,7 @@ function text(event) {
   }
   add("", event.reason);
   add("", event.detail);
+  add("at", event.node);
   return parts.join(" · ");
 }
 

@@ -1,7 +1,7 @@
 // The tab of queues: a list, and one queue with its messages.
 
 import { Poll } from "./api.js";
-import { $, facts, make, row, table, twice } from "./dom.js";
+import { $, facts, make, row, silent, table, twice, withNode } from "./dom.js";
 import { bytes, clock, count, preview, whole } from "./figures.js";
 import { address } from "./tabs.js";
 
@@ -58,12 +58,14 @@ export class Queues {
     this.poll.run();
   }
 
-  drawList({ items, hasMore }) {
+  drawList({ items, hasMore, unanswered }) {
+    const columns = withNode(COLUMNS, items);
     const focused = document.activeElement?.dataset?.key;
     const rows = items.map((queue) => {
       const link = make("a", { href: address("queues", queue.name), "data-key": queue.name }, queue.name);
       const dead = queue.dead_letter && make("code", {}, queue.dead_letter);
-      return row(COLUMNS, [link, count(queue.messages), count(queue.delayed), bytes(queue.bytes), count(queue.consumers), dead]);
+      const node = columns === COLUMNS ? [] : [queue.node];
+      return row(columns, [link, ...node, count(queue.messages), count(queue.delayed), bytes(queue.bytes), count(queue.consumers), dead]);
     });
     const none = make(
       "p",
@@ -74,7 +76,7 @@ export class Queues {
       make("code", {}, "[[amqp.queue]]"),
       ".",
     );
-    $("queues-table").replaceChildren(rows.length ? table(COLUMNS, rows, "Queues") : none, hasMore ? "There are more." : "");
+    $("queues-table").replaceChildren(silent(unanswered), rows.length ? table(columns, rows, "Queues") : none, hasMore ? "There are more." : "");
     if (focused) {
       $("queues-table").querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
     }

@@ -130,10 +130,11 @@ export class Trace extends Stream {
   }
 }
 
-// Messages as an operator sees them pass, on a listener that has no topics: with `on` of a subscription.
+// Messages as an operator sees them pass, on a listener that has no topics: with `on` of a subscription. Other nodes of
+// a cluster would tell the same messages again.
 export class Passing extends Trace {
   constructor(api, { filter, retained }, on) {
-    super(api, { topic: filter, events: "received", payloads: "yes" }, on);
+    super(api, { topic: filter, events: "received", payloads: "yes", local: "yes" }, on);
     this.filter = filter;
     this.retained = retained;
     on.event = (event) => {

@@ -1,7 +1,7 @@
 // The tab of topics: those with a retained message, as a tree, and who reads them.
 
 import { words } from "./api.js";
-import { $, make, twice } from "./dom.js";
+import { $, make, silent, twice } from "./dom.js";
 import { clock, count, day, preview, whole } from "./figures.js";
 
 const MOST = 2_000;
@@ -116,10 +116,11 @@ export class Topics {
   async readers(topic, list) {
     try {
       const path = `/subscriptions?topic=${encodeURIComponent(topic)}`;
-      const { items, hasMore } = await this.place.api.list(path, READERS);
-      const rows = items.map((one) => make("li", {}, one.session, " by ", make("code", {}, one.filter), ` QoS ${one.qos}`));
+      const { items, hasMore, unanswered } = await this.place.api.list(path, READERS);
+      const at = (one) => (one.node ? ` at ${one.node}` : "");
+      const rows = items.map((one) => make("li", {}, one.session, " by ", make("code", {}, one.filter), ` QoS ${one.qos}${at(one)}`));
       const none = make("li", { class: "faint" }, "Nobody reads it.");
-      list.replaceChildren(...(rows.length ? rows : [none]), hasMore ? make("li", {}, "and more") : "");
+      list.replaceChildren(silent(unanswered, "li"), ...(rows.length ? rows : [none]), hasMore ? make("li", {}, "and more") : "");
     } catch (error) {
       list.replaceChildren(make("li", { class: "faint" }, words(error)));
     }

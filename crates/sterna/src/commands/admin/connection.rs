@@ -92,7 +92,11 @@ impl Connection {
         options.reconnect = None;
         let place = options.url.to_string();
         let client = Client::new(options).map_err(|error| Failure::http(&error))?;
-        Ok(Admin { client, place })
+        Ok(Admin {
+            client,
+            place,
+            scope: None,
+        })
     }
 }
 
@@ -102,6 +106,28 @@ pub(in super::super) struct Admin {
     client: Client,
     /// The listener, for errors.
     place: String,
+    /// A parameter of each call: which nodes of a cluster are asked.
+    scope: Option<String>,
+}
+
+/// Entries of a list.
+#[derive(Debug, Default)]
+pub(in super::super) struct Listed {
+    pub(in super::super) items: Vec<Value>,
+    /// Whether there are more.
+    pub(in super::super) has_more: bool,
+    /// Nodes of the cluster that have not answered.
+    pub(in super::super) unanswered: Vec<String>,
+}
+
+impl From<Vec<Value>> for Listed {
+    /// All that there are.
+    fn from(items: Vec<Value>) -> Self {
+        Self {
+            items,
+            ..Self::default()
+        }
+    }
 }
 
 /// A part of a path.
@@ -137,7 +163,11 @@ impl Admin {
         path: &str,
         content: Option<&Value>,
     ) -> Result<Value, Failure> {
-        let target = format!("/admin/v1{path}");
+        let mut target = format!("/admin/v1{path}");
+        if let Some(scope) = &self.scope {
+            target.push(if path.contains('?') { '&' } else { '?' });
+            target.push_str(scope);
+        }
         let content = content.map(|content| content.to_string().into());
         let answer = match self.client.call(method, &target, content).await {
             Ok(answer) => answer,
@@ -156,16 +186,20 @@ impl Admin {
         self.call(Method::Get, path, None).await
     }
 
-    /// Entries of a list, page by page: up to `most`, and whether there are more.
-    pub(in super::super) async fn list(
-        &self,
-        path: &str,
-        most: usize,
-    ) -> Result<(Vec<Value>, bool), Failure> {
-        let mut items = Vec::new();
+    /// The same, where each call asks the nodes of `scope`, a parameter.
+    pub(in super::super) fn within(self, scope: Option<String>) -> Self {
+        Self { scope, ..self }
+    }
+
+    /// Entries of a list, page by page: up to `most`.
+    pub(in super::super) async fn list(&self, path: &str, most: usize) -> Result<Listed, Failure> {
+        let mut listed = Listed {
+            has_more: true,
+            ..Listed::default()
+        };
         let mut after: Option<String> = None;
-        while items.len() < most {
-            let limit = PAGE.min(most - items.len());
+        while listed.has_more && listed.items.len() < most {
+            let limit = PAGE.min(most - listed.items.len());
             let separator = if path.contains('?') { '&' } else { '?' };
             let mut target = format!("{path}{separator}limit={limit}");
             if let Some(after) = &after {
@@ -173,14 +207,21 @@ impl Admin {
             }
             let mut page = self.get(&target).await?;
             if let Value::Array(found) = page["items"].take() {
-                items.extend(found);
+                listed.items.extend(found);
+            }
+            // Each page names those of which it is known.
+            for node in page["unanswered"].as_array().into_iter().flatten() {
+                let node = node.as_str().unwrap_or_default();
+                if listed.unanswered.iter().all(|known| known != node) {
+                    listed.unanswered.push(node.to_owned());
+                }
             }
             match page["next"].take() {
                 Value::String(next) => after = Some(next),
-                _ => return Ok((items, false)),
+                _ => listed.has_more = false,
             }
         }
-        Ok((items, true))
+        Ok(listed)
     }
 
     /// The listener.

@@ -2,10 +2,10 @@
 
 pub(super) mod connection;
 mod rules;
+mod shown;
 pub(super) mod table;
 
 use std::fmt::Display;
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Subcommand};
@@ -16,6 +16,7 @@ use sterna_client::http::Method;
 
 use super::exit::{self, Failure};
 use connection::{Admin, Connection, segment};
+use shown::{Shown, write};
 use table::Column;
 
 /// See and change what is in a running broker, by its admin listener.
@@ -38,6 +39,17 @@ pub(crate) struct Args {
         help_heading = "Output"
     )]
     limit: usize,
+    /// Ask this node of the cluster alone, by way of the listener
+    #[arg(
+        id = "of_node",
+        long = "node",
+        value_name = "NODE",
+        help_heading = "Connection"
+    )]
+    node: Option<String>,
+    /// Ask the node of the listener alone, and no other one of its cluster
+    #[arg(long, conflicts_with = "of_node", help_heading = "Connection")]
+    local: bool,
     #[command(subcommand)]
     action: Action,
 }
@@ -156,7 +168,7 @@ enum Sessions {
     Subscriptions(SessionName),
     /// End it with its subscriptions and queue, and disconnect its client
     End(SessionName),
-    /// End all sessions of a user on this node, with their wills, and disconnect their clients
+    /// End all sessions of a user, with their wills, and disconnect their clients
     Remove {
         /// The user, who may be missing from the files
         #[arg(long, value_name = "NAME")]
@@ -382,7 +394,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 async fn act(args: &Args) -> Result<(), Failure> {
-    let admin = args.connection.client()?;
+    let scope = match (&args.node, args.local) {
+        (Some(node), _) => Some(format!("node={}", segment(node))),
+        (None, true) => Some("local=yes".to_owned()),
+        (None, false) => None,
+    };
+    let admin = args.connection.client()?.within(scope);
     let shown = match &args.action {
         Action::Me => one(&admin, "/me").await?,
         Action::Rules(action) => rules::act(&admin, action).await?,
@@ -403,7 +420,7 @@ async fn act(args: &Args) -> Result<(), Failure> {
         Action::Certificates => {
             let mut certificates = admin.get("/certificates").await?;
             match certificates["items"].take() {
-                Value::Array(items) => Shown::List(&CERTIFICATES, items, false),
+                Value::Array(items) => Shown::List(&CERTIFICATES, items.into()),
                 other => Shown::One(other),
             }
         }
@@ -474,55 +491,6 @@ async fn act(args: &Args) -> Result<(), Failure> {
     shown.print(args.json)
 }
 
-/// The output of a command.
-enum Shown {
-    One(Value),
-    /// A change whose answer has no content: a line on standard error.
-    Done(String),
-    /// An answer, and the same for people.
-    Told(Value, String),
-    /// Entries, and whether there are more.
-    List(&'static [Column], Vec<Value>, bool),
-}
-
-impl Shown {
-    /// The answer to a change, or `words` where the answer has no content.
-    fn done(answer: Value, words: impl Display) -> Self {
-        match answer {
-            Value::Null => Self::Done(table::harmless(&words.to_string())),
-            answer => Self::One(answer),
-        }
-    }
-
-    fn print(self, as_json: bool) -> Result<(), Failure> {
-        match self {
-            Self::One(Value::Null) => Ok(()),
-            Self::Done(words) => {
-                eprintln!("sterna: {words}");
-                Ok(())
-            }
-            Self::One(value) | Self::Told(value, _) if as_json => {
-                write(&format!("{}\n", table::json(&value)))
-            }
-            Self::One(value) => write(&table::members(&value)),
-            Self::Told(_, text) => write(&text),
-            Self::List(columns, items, has_more) => {
-                if as_json {
-                    let lines: Vec<String> =
-                        items.iter().map(|item| table::json(item) + "\n").collect();
-                    write(&lines.concat())?;
-                } else {
-                    write(&table::table(columns, &items))?;
-                }
-                if has_more {
-                    eprintln!("sterna: there are more: --limit");
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
 /// The answer to a reload in words.
 fn reloaded(answer: &Value, is_dry_run: bool) -> String {
     let number = |name: &str| answer[name].as_u64().unwrap_or(0);
@@ -565,13 +533,6 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| "a number from 1 on".to_owned())
 }
 
-/// Writes to standard output, whose reader may have gone.
-fn write(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|_| Failure::quiet())
-}
-
 async fn one(admin: &Admin, path: &str) -> Result<Shown, Failure> {
     admin.get(path).await.map(Shown::One)
 }
@@ -582,8 +543,8 @@ async fn list(
     path: &str,
     most: usize,
 ) -> Result<Shown, Failure> {
-    let (items, has_more) = admin.list(path, most).await?;
-    Ok(Shown::List(columns, items, has_more))
+    let listed = admin.list(path, most).await?;
+    Ok(Shown::List(columns, listed))
 }
 
 /// A path with the parameters that are given.
@@ -600,16 +561,25 @@ fn path(resource: &str, parameters: &[(&str, &Option<String>)]) -> String {
 
 /// The connection that a name or an id stands for.
 async fn find(admin: &Admin, wanted: &str) -> Result<Value, Failure> {
-    let is_id = wanted.split('.').count() == 3
-        && wanted
+    // In a cluster its node is in front.
+    let number = wanted.rsplit(':').next().unwrap_or_default();
+    let is_id = number.split('.').count() == 3
+        && number
             .bytes()
             .all(|byte| byte == b'.' || byte.is_ascii_digit());
     if is_id && let Ok(client) = admin.get(&format!("/clients/{}", segment(wanted))).await {
         return Ok(client);
     }
     let path = format!("/clients?name={}", segment(wanted));
-    let (mut found, _) = admin.list(&path, 10).await?;
+    let listed = admin.list(&path, 10).await?;
+    let mut found = listed.items;
     match found.len() {
+        0 if !listed.unanswered.is_empty() => {
+            let nodes = table::harmless(&listed.unanswered.join(", "));
+            let text =
+                format!("no node that answers has a client {wanted}; no answer from {nodes}");
+            Err(Failure::new(exit::UNREACHABLE, text))
+        }
         0 => Err(Failure::new(
             exit::NO_TOPIC,
             format_args!("no client is connected as {wanted}"),
@@ -679,7 +649,12 @@ async fn about_session(admin: &Admin, action: &Sessions, most: usize) -> Result<
             let answer = admin.call(Method::Delete, &path, None).await?;
             let ended = answer["sessions"].as_u64().unwrap_or(0);
             let user = table::harmless(user);
-            let text = format!("{ended} sessions of {user} have ended\n");
+            let mut text = format!("{ended} sessions of {user} have ended\n");
+            let silent = answer["unanswered"].as_array().into_iter().flatten();
+            for node in silent {
+                let node = table::cell(Some(node));
+                text += &format!("no answer from node {node}: those there have not\n");
+            }
             Ok(Shown::Told(answer, text))
         }
     }

@@ -79,7 +79,7 @@ pub(super) async fn act(admin: &Admin, action: &Rules) -> Result<Shown, Failure>
                     for (at, item) in items.iter_mut().enumerate() {
                         item["number"] = (at + 1).into();
                     }
-                    Shown::List(&RULES, items, false)
+                    Shown::List(&RULES, items.into())
                 }
                 other => Shown::One(other),
             })

@@ -122,15 +122,16 @@ impl Drop for Screen {
 /// One look at the broker.
 async fn look(admin: &Admin, most: usize, sort: Sort) -> Result<Look, Failure> {
     let path = format!("/clients?sort={}", sort.parameter());
-    let (clients, has_more) = admin.list(&path, most).await?;
-    let (queues, _) = admin.list("/queues", most).await?;
+    let clients = admin.list(&path, most).await?;
+    let queues = admin.list("/queues", most).await?;
     // Last, so that its time is that of the counts.
     let node = admin.get("/node").await?;
     Ok(Look {
         node,
-        clients,
-        has_more,
-        queues,
+        has_more: clients.has_more,
+        clients: clients.items,
+        queues: queues.items,
+        unanswered: clients.unanswered,
     })
 }
 

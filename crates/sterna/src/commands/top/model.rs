@@ -15,6 +15,8 @@ pub(super) struct Look {
     /// Whether there are more clients than were read.
     pub(super) has_more: bool,
     pub(super) queues: Vec<Value>,
+    /// Nodes of the cluster that have not answered.
+    pub(super) unanswered: Vec<String>,
 }
 
 /// By what clients are sorted; the largest is first.
@@ -35,6 +37,8 @@ pub(super) enum Sort {
 /// A client in the list.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
+    /// Its node; `None` without a cluster.
+    pub(super) node: Option<String>,
     pub(super) name: String,
     pub(super) protocol: String,
     pub(super) peer: String,
@@ -64,6 +68,10 @@ pub(super) struct Queue {
 /// A broker between two looks.
 #[derive(Clone, Debug)]
 pub(super) struct Picture {
+    /// The node of a cluster that the counts and rates are of; `None` without one.
+    pub(super) node: Option<String>,
+    /// Nodes that have not answered.
+    pub(super) unanswered: Vec<String>,
     pub(super) version: String,
     pub(super) uptime_s: u64,
     pub(super) clients_connected: u64,
@@ -116,8 +124,7 @@ impl Picture {
             sort.compare(one, other)
                 .then_with(|| one.name.cmp(&other.name))
         });
-        // Queues of other nodes of a cluster are left out: only their own node knows their
-        // messages.
+        // Queues of nodes that do not answer are left out: nobody else knows their messages.
         let here = (now.queues.iter()).filter(|queue| !queue["messages"].is_null());
         let queues = here.map(|queue| Queue {
             name: text(queue, "/name"),
@@ -132,6 +139,8 @@ impl Picture {
             by_depth.then_with(|| one.name.cmp(&other.name))
         });
         Self {
+            node: node["node"].as_str().map(harmless),
+            unanswered: now.unanswered.iter().map(|node| harmless(node)).collect(),
             version: text(node, "/version"),
             uptime_s: number(node, "/uptime_s"),
             clients_connected: number(node, "/clients_connected"),
@@ -163,6 +172,7 @@ impl Client {
         let sent = number(client, "/path/sent_datagrams");
         let lost = number(client, "/path/lost_packets");
         Self {
+            node: client["node"].as_str().map(harmless),
             name: text(client, "/name"),
             protocol: text(client, "/protocol"),
             peer: text(client, "/peer"),

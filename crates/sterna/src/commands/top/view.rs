@@ -70,8 +70,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, picture: &Picture, choice: &Choice) {
     let heading = match choice.tab {
         Tab::Clients => {
             let more = if picture.has_more { "+" } else { "" };
+            let silent = picture.unanswered.join(", ");
+            let silent = if silent.is_empty() {
+                silent
+            } else {
+                format!(", no answer from {silent}")
+            };
             format!(
-                "Clients ({}{more}) by {}",
+                "Clients ({}{more}) by {}{silent}",
                 picture.clients.len(),
                 choice.sort.name()
             )
@@ -91,7 +97,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, picture: &Picture, choice: &Choice) {
 fn draw_head(frame: &mut Frame<'_>, area: Rect, picture: &Picture, choice: &Choice) {
     let (place, version) = (&choice.place, &picture.version);
     let up = duration(picture.uptime_s);
-    let healthy = || format!("{place}  Sterna {version}  up {up}");
+    let node = picture.node.iter().map(|node| format!("  rates of {node}"));
+    let node: String = node.collect();
+    let healthy = || format!("{place}  Sterna {version}  up {up}{node}");
     let failed = |failure: &String| format!("{place}  {failure}");
     let first = (choice.failure.as_ref()).map_or_else(healthy, failed);
     let lines = vec![
@@ -129,9 +137,13 @@ fn draw_clients(frame: &mut Frame<'_>, area: Rect, picture: &Picture, scroll: us
         .skip(scroll)
         .take(usize::from(area.height));
     let is_wide = area.width >= WIDE;
+    let has_nodes = picture.clients.iter().any(|client| client.node.is_some());
     let rows = clients.map(|client| {
         let peer = is_wide.then(|| client.peer.clone());
-        let names = [client.name.clone(), client.protocol.clone()];
+        let node = has_nodes.then(|| client.node.clone().unwrap_or_default());
+        let names = node
+            .into_iter()
+            .chain([client.name.clone(), client.protocol.clone()]);
         let figures = [
             format!("{:.1}", client.rtt_us as f64 / 1000.0),
             format!("{:.2}", client.loss_ppm as f64 / 10_000.0),
@@ -143,9 +155,10 @@ fn draw_clients(frame: &mut Frame<'_>, area: Rect, picture: &Picture, scroll: us
             short(client.sent_bytes),
             short(client.messages),
         ];
-        names.into_iter().chain(peer).chain(figures).collect()
+        names.chain(peer).chain(figures).collect()
     });
     let mut columns = vec![
+        ("NODE", Constraint::Length(8)),
         ("NAME", Constraint::Min(12)),
         ("PROTO", Constraint::Length(5)),
         ("PEER", Constraint::Length(21)),
@@ -157,7 +170,11 @@ fn draw_clients(frame: &mut Frame<'_>, area: Rect, picture: &Picture, scroll: us
         ("OUT B/s", Constraint::Length(7)),
         ("MSG/s", Constraint::Length(6)),
     ];
-    columns.retain(|(head, _)| is_wide || *head != "PEER");
+    columns.retain(|(head, _)| match *head {
+        "NODE" => has_nodes,
+        "PEER" => is_wide,
+        _ => true,
+    });
     let (heads, widths): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
     frame.render_widget(table(&heads, rows.collect(), &widths), area);
 }
