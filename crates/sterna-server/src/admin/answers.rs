@@ -152,7 +152,7 @@ impl Desk<'_, '_> {
         let mut parts = Vec::new();
         if let Some(node) = elsewhere(&answers) {
             if self.is_of_node() {
-                return self.lead_node(out, id, node);
+                return Self::lead_node(out, id, node);
             }
             return self.refused(out, id, &queue_elsewhere(node));
         }
@@ -203,7 +203,7 @@ impl Desk<'_, '_> {
         answers: Vec<Answer>,
     ) {
         if let Some(node) = elsewhere(&answers).filter(|_| self.is_of_node()) {
-            return self.lead_node(out, id, node);
+            return Self::lead_node(out, id, node);
         }
         match change.found(self.cx.meters, kind, answers) {
             Ok(value) if self.is_of_node() => Done::new(id, 200, Some(value)).tell(out),
@@ -444,6 +444,10 @@ pub(super) fn one(answers: Vec<Answer>) -> Option<Value> {
 }
 
 /// The node that has a queue, and none where no node has it at the moment; `None` where no shard says so.
+#[expect(
+    clippy::option_option,
+    reason = "no node may have it, and no shard may say so"
+)]
 pub(super) fn elsewhere(answers: &[Answer]) -> Option<Option<&str>> {
     answers.iter().find_map(|answer| match answer {
         Answer::Found(Found::Elsewhere(node)) => Some(node.as_deref()),

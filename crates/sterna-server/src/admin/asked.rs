@@ -198,7 +198,7 @@ impl Desk<'_, '_> {
     }
 
     /// Tells a node which other one has a queue.
-    pub(super) fn lead_node(&self, out: &mut dyn Responses, id: ExchangeId, node: Option<&str>) {
+    pub(super) fn lead_node(out: &mut dyn Responses, id: ExchangeId, node: Option<&str>) {
         let value = json!({ "node": node });
         super::api::Done::new(id, Kind::QueueElsewhere.status(), Some(value)).tell(out);
     }

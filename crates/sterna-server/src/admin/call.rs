@@ -115,8 +115,8 @@ impl Call {
         parameters.find_map(|(known, value)| (*known == name).then_some(&**value))
     }
 
-    /// The target of the same request to one node, with another `limit` and `after` where they are given.
-    pub(super) fn target(&self, limit: Option<&str>, after: Option<Option<&str>>) -> String {
+    /// The target of the same request to one node, with another `limit` where it is given, and with `after`.
+    pub(super) fn target(&self, limit: Option<&str>, after: Option<&str>) -> String {
         let mut target = PREFIX.to_owned();
         match self.route.template.split_once('{') {
             Some((before, rest)) => {
@@ -132,13 +132,12 @@ impl Call {
             None => target.push_str(self.route.template),
         }
         let kept = self.parameters.iter().filter(|(name, _)| match *name {
-            "node" | "local" => false,
+            "node" | "local" | "after" => false,
             "limit" => limit.is_none(),
-            "after" => after.is_none(),
             _ => true,
         });
         let kept = kept.map(|(name, value)| (*name, value.as_str()));
-        let given = [("limit", limit), ("after", after.flatten())];
+        let given = [("limit", limit), ("after", after)];
         let given = given
             .into_iter()
             .filter_map(|(name, value)| Some((name, value?)));

@@ -140,17 +140,13 @@ impl Desk<'_, '_> {
             Done::new(id, 200, Some(json!({}))).tell(out);
             return Ok(());
         }
-        let number = match number {
-            Some(number) => number,
-            None => {
-                let number = self.begin_far_trace(node, wanted)?;
-                Done::new(id, 200, Some(json!({ "lost": 0, "events": [] }))).tell(out);
-                let trace = self.admin.far_traces.of(number);
-                if let Some(trace) = trace {
-                    trace.until_ms = now_ms + UNASKED_MS;
-                }
-                return Ok(());
+        let Some(number) = number else {
+            let number = self.begin_far_trace(node, wanted)?;
+            Done::new(id, 200, Some(json!({ "lost": 0, "events": [] }))).tell(out);
+            if let Some(trace) = self.admin.far_traces.of(number) {
+                trace.until_ms = now_ms + UNASKED_MS;
             }
+            return Ok(());
         };
         let hold_ms = u64::from(self.cx.policy.admin.node_timeout_ms) / 2;
         let Some(trace) = self.admin.far_traces.of(number) else {
@@ -225,7 +221,7 @@ impl Desk<'_, '_> {
     }
 
     /// A shard has seen something for another node's operator.
-    pub(super) fn seen_for_node(&mut self, out: &mut dyn Responses, events: Events) {
+    pub(super) fn seen_for_node(&mut self, out: &mut dyn Responses, events: &Events) {
         let most_bytes = self.cx.policy.admin.maximum_answer_bytes as usize;
         let Some(trace) = self.admin.far_traces.of(events.number) else {
             return;

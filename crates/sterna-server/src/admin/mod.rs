@@ -336,7 +336,7 @@ impl Door {
                         desk.seen(carrier.responses(), &events);
                     });
                 } else {
-                    self.for_nodes(cx, |desk, out| desk.seen_for_node(out, events));
+                    self.for_nodes(cx, |desk, out| desk.seen_for_node(out, &events));
                 }
             }
             Body::Traced { number, node, said } => {

@@ -139,7 +139,6 @@ impl Desk<'_, '_> {
             .transpose()?;
         let is_sorted = call.parameter("sort").is_some();
         let way = match (call.route.reach, only) {
-            (Reach::Here, _) => return Ok(None),
             (Reach::Listed, only) => {
                 if let Some(only) = only {
                     nodes = vec![nodes.swap_remove(only)];
@@ -163,8 +162,8 @@ impl Desk<'_, '_> {
                     Way::One(place)
                 }
             }
+            (Reach::Here, _) | (Reach::Named, None) => return Ok(None),
             (_, Some(only)) => Way::One(only),
-            (Reach::Named, None) => return Ok(None),
             (Reach::Queues, None) => Way::Queues,
             (Reach::Owner, None) => Way::Owner,
             (Reach::Queue, None) => Way::Queue,
@@ -345,19 +344,16 @@ fn put_together(
     told: Vec<(Arc<str>, Value)>,
     unanswered: &[&str],
 ) -> Value {
-    let mut whole = match operation {
-        Operation::EndSessionsOf => {
-            let sessions = told
-                .iter()
-                .filter_map(|(_, value)| value["sessions"].as_u64());
-            json!({ "sessions": sessions.sum::<u64>() })
-        }
+    let mut whole = if operation == Operation::EndSessionsOf {
+        let sessions = told
+            .iter()
+            .filter_map(|(_, value)| value["sessions"].as_u64());
+        json!({ "sessions": sessions.sum::<u64>() })
+    } else {
         // The members on top are this node's.
-        _ => {
-            let mut mine = told.iter().filter(|(node, _)| **node == *own);
-            mine.next()
-                .map_or_else(|| json!({}), |(_, value)| value.clone())
-        }
+        let mut mine = told.iter().filter(|(node, _)| **node == *own);
+        mine.next()
+            .map_or_else(|| json!({}), |(_, value)| value.clone())
     };
     let nodes = told.into_iter().map(|(node, mut value)| {
         if let Some(members) = value.as_object_mut() {

@@ -212,9 +212,10 @@ impl Round {
     /// The target of a question.
     pub(super) fn target(&self, asking: &Asking) -> String {
         let limit = asking.limit.map(|limit| limit.to_string());
+        // A list goes on at each node as that says; others say the same to all.
         let after = match self.way {
-            Way::Listed => Some(asking.after.as_deref()),
-            _ => None,
+            Way::Listed => asking.after.as_deref(),
+            _ => self.call.parameter("after"),
         };
         self.call.target(limit.as_deref(), after)
     }
@@ -241,8 +242,8 @@ impl Round {
                 self.is_second = true;
                 self.ask(0..self.nodes.len())
             }
-            Way::Owner | Way::Queue => self.ask(self.own..self.own + 1),
-            Way::One(node) | Way::Lift(node) => self.ask(node..node + 1),
+            Way::Owner | Way::Queue => self.ask(self.own..=self.own),
+            Way::One(node) | Way::Lift(node) => self.ask(node..=node),
         }
     }
 
@@ -511,7 +512,7 @@ impl Round {
             if let Some(at) = at.filter(|at| !self.is_second && *at != place) {
                 self.is_second = true;
                 self.first = Some((place, value));
-                return self.ask(at..at + 1);
+                return self.ask(at..=at);
             }
             self.first.get_or_insert((place, value));
         }

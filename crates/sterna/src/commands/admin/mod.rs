@@ -649,12 +649,13 @@ async fn about_session(admin: &Admin, action: &Sessions, most: usize) -> Result<
             let answer = admin.call(Method::Delete, &path, None).await?;
             let ended = answer["sessions"].as_u64().unwrap_or(0);
             let user = table::harmless(user);
-            let mut text = format!("{ended} sessions of {user} have ended\n");
             let silent = answer["unanswered"].as_array().into_iter().flatten();
-            for node in silent {
+            let silent = silent.map(|node| {
                 let node = table::cell(Some(node));
-                text += &format!("no answer from node {node}: those there have not\n");
-            }
+                format!("no answer from node {node}: those there have not\n")
+            });
+            let silent: String = silent.collect();
+            let text = format!("{ended} sessions of {user} have ended\n{silent}");
             Ok(Shown::Told(answer, text))
         }
     }
