@@ -131,6 +131,7 @@ pub(crate) fn needs(settings: &Settings, inbox: &str) -> Vec<Need> {
         "ask".to_owned(),
         "drain".to_owned(),
         "clock".to_owned(),
+        format!("door.{node}"),
         format!("for.{node}"),
         format!("ended.{node}"),
     ];
@@ -141,6 +142,8 @@ pub(crate) fn needs(settings: &Settings, inbox: &str) -> Vec<Need> {
         format!("give.{NOBODY}.0.{node}"),
         "ask".to_owned(),
         "drain".to_owned(),
+        "clock".to_owned(),
+        format!("door.{NOBODY}"),
         format!("for.{NOBODY}"),
         format!("ended.{NOBODY}"),
     ];
@@ -151,6 +154,7 @@ pub(crate) fn needs(settings: &Settings, inbox: &str) -> Vec<Need> {
         format!("inbox.{NOBODY}.{node}"),
         format!("kept.{NOBODY}"),
         format!("session.{NOBODY}"),
+        format!("floor.{NOBODY}"),
         format!("mark.{node}"),
         "log.together".to_owned(),
     ];
