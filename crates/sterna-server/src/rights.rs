@@ -157,7 +157,9 @@ impl Policy {
         add(&format!("{given:?}"));
         for mut names in [self.users.names(), self.tokens.users()] {
             names.sort_unstable();
-            names.iter().for_each(|name| add(name));
+            for name in &names {
+                add(name);
+            }
             add("");
         }
         let mut digest = [0; 32];

@@ -189,7 +189,7 @@ fn a_start_with_the_same_rules_judges_nobody() {
     cluster.pass(60_000);
     drop(cluster);
     let cluster = started(2, &store, Fault::Denied);
-    let counters = cluster.brokers.iter().map(|broker| broker.counters());
+    let counters = cluster.brokers.iter().map(sterna_broker::Broker::counters);
     assert_eq!(
         counters.map(|counters| counters.rights_lost).sum::<u64>(),
         0
@@ -218,7 +218,7 @@ fn a_subscription_without_a_right_ends_with_its_topic() {
         let client = open(&mut cluster, 0);
         assert!(client.present);
         assert_eq!(all_of(&mut cluster, client), [""; 0], "away {is_away}");
-        let subscriptions = cluster.brokers.iter().map(|broker| broker.counters());
+        let subscriptions = cluster.brokers.iter().map(sterna_broker::Broker::counters);
         assert_eq!(subscriptions.map(|one| one.subscriptions).sum::<u64>(), 0);
     }
 }

@@ -295,6 +295,7 @@ mod tests {
             queues: vec![
                 json!({"name": "orders", "messages": 12_345, "delayed": 0, "bytes": 9, "consumers": 2}),
             ],
+            ..Look::default()
         };
         (before, now)
     }
