@@ -334,18 +334,22 @@ class Arena:
             other.figure("sterna_cluster_nodes_here") == COUNT - 2 for other in self.cluster.nodes if other is not node))
         if records:
             wait_until("some of its sessions are forgotten", lambda: set(records) - self.subjects())
-        for subject in set(records) - self.subjects():
-            ask_nats(self.cluster, subject, records[subject])
+            for subject in set(records) - self.subjects():
+                self.ask_nats(subject, records[subject])
         for server in servers:
             server.kill()
         for server in servers:
             server.start()
         node.start()
 
+    def ask_nats(self, subject: str, payload: bytes) -> dict:
+        """Asks NATS as a node."""
+        return ask_nats(self.cluster, subject, payload, self.cluster.nodes[0].name)
+
     def subjects(self) -> set[str]:
         """The subjects of all sessions that have a record."""
         question = b'{"subjects_filter": "sterna.sterna.session.*"}'
-        state = ask_nats(self.cluster, f"$JS.API.STREAM.INFO.{SESSIONS}", question)["state"]
+        state = self.ask_nats(f"$JS.API.STREAM.INFO.{SESSIONS}", question)["state"]
         return set(state.get("subjects") or {})
 
     def records(self) -> dict[str, bytes]:
@@ -353,7 +357,7 @@ class Arena:
         found = {}
         for subject in self.subjects():
             question = json.dumps({"last_by_subj": subject}).encode()
-            answer = ask_nats(self.cluster, f"$JS.API.STREAM.MSG.GET.{SESSIONS}", question)
+            answer = self.ask_nats(f"$JS.API.STREAM.MSG.GET.{SESSIONS}", question)
             if "message" in answer:
                 found[subject] = base64.b64decode(answer["message"].get("data", ""))
         return found

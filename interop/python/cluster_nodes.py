@@ -239,13 +239,15 @@ class Cluster(Programs):
             )
 
 
-def ask_nats(cluster: Cluster, subject: str, payload: bytes = b"{}") -> dict:
-    """Asks the API of JetStream."""
+def ask_nats(cluster: Cluster, subject: str, payload: bytes = b"{}", user: str = "") -> dict:
+    """Asks the API of JetStream, as a user whose password is `right`."""
     with socket.create_connection(("127.0.0.1", cluster.servers[0]), timeout=PATIENCE_S) as connection:
         lines = connection.makefile("rb")
         lines.readline()
+        identity = {"user": user, "pass": "right"} if user else {}
+        connect = json.dumps({"verbose": False, "pedantic": False, **identity})
         connection.sendall(
-            b'CONNECT {"verbose":false,"pedantic":false}\r\nSUB _INBOX.suite 1\r\n'
+            f"CONNECT {connect}\r\nSUB _INBOX.suite 1\r\n".encode()
             + f"PUB {subject} _INBOX.suite {len(payload)}\r\n".encode() + payload + b"\r\n"
         )
         while True:
