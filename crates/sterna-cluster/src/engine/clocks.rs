@@ -129,7 +129,10 @@ impl Core {
             loop {
                 let answer = answers.next().await?;
                 let came_ms = self.wall_ms();
-                if let Some((node, theirs_ms)) = time_of(&answer.payload) {
+                // A node hears itself, too: its clock counts once.
+                let heard =
+                    time_of(&answer.payload).filter(|(node, _)| *node != self.settings.node);
+                if let Some((node, theirs_ms)) = heard {
                     let answer = Answer {
                         asked_ms,
                         came_ms,
