@@ -21,7 +21,7 @@ use crate::config::Protocol;
 use crate::holding;
 use crate::identity::{Issuer, Webhook};
 use crate::memory::{Memory, Stage};
-use crate::node_clock::Doubt;
+use crate::node_clock::{Doubt, NodeClock};
 use crate::sys::{Counts, Process};
 
 /// The numbers of one scrape.
@@ -269,22 +269,21 @@ impl Scrape {
     }
 
     fn write_clock(&self, page: &mut Page<'_>) {
-        let Some(clock) = self.sources.clock() else {
-            return;
-        };
+        // Without a store nothing is dated for a later process.
+        let doubt = self.sources.clock().and_then(NodeClock::doubt);
+        let ahead_ms = (self.sources.clock()).map_or(0, NodeClock::wall_ahead_ms);
         page.gauges(
             "sterna_clock_in_doubt",
             "Whether the wall clock is far from the node's, so that nothing expires by it: 1 for the reason",
             ["reason"],
             [Doubt::Behind, Doubt::Ahead]
-                .map(|doubt| ([doubt.name()], u64::from(clock.doubt() == Some(doubt)))),
+                .map(|reason| ([reason.name()], u64::from(doubt == Some(reason)))),
         );
         page.gauges(
             "sterna_clock_difference_seconds",
             "How far the wall clock is ahead of the node's clock, or behind it",
             ["wall_clock"],
             {
-                let ahead_ms = clock.wall_ahead_ms();
                 let seconds = ahead_ms.unsigned_abs() / 1000;
                 let of = |is_it| if is_it { seconds } else { 0 };
                 [

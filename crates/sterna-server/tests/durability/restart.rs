@@ -252,7 +252,7 @@ fn nothing_of_a_broker_itself_is_kept() {
     broker.advance(10_000);
     assert!(!broker.told(watcher, V5).is_empty());
     assert_eq!(store.memory.appends(), before);
-    assert_eq!(store.memory.counts(), (0, 0));
+    assert_eq!(store.counts(), (0, 0));
 }
 
 const WILL: Will<'static> = Will {

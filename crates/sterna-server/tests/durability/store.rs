@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sterna_broker::{Appended, Committed, Frame, Full, Limits, ReadAnswer, ReadRequest, Store};
+use sterna_broker::{
+    Appended, Committed, Frame, Full, Limits, ReadAnswer, ReadRequest, Store, is_of_node,
+};
 use sterna_server::config::{ActionName, Config, Durability, Listener, Rule};
 use sterna_store::MemoryStore;
 
@@ -34,6 +36,13 @@ impl Held {
             synced: all(),
             wish: Arc::new([u64::MAX; 2].map(AtomicU64::new)),
         }
+    }
+
+    /// Messages, and records but those that a node keeps of itself.
+    pub fn counts(&self) -> (usize, usize) {
+        let keys = self.memory.keys();
+        let records = keys.iter().filter(|key| !is_of_node(key)).count();
+        (self.memory.counts().0, records)
     }
 
     /// Wakes the broker where a wish has come true, which is then forgotten: as the engine does.
