@@ -122,6 +122,8 @@ struct Publication {
     transaction: Option<TransactionId>,
     /// A retained message that clears its topic.
     clears: bool,
+    /// The broker may let later ones pass it.
+    may_be_passed: bool,
 }
 
 #[derive(Debug)]
@@ -350,6 +352,7 @@ impl Ledger {
             fate: Fate::Pending,
             transaction,
             clears,
+            may_be_passed: false,
         });
         let protocol = publisher.sending.protocol;
         let stamp = Stamp {
@@ -399,6 +402,13 @@ impl Ledger {
     /// The publisher will not learn the fate of a message.
     pub fn doubtful(&mut self, stamp: Stamp) {
         self.decide(stamp, Fate::Doubtful);
+    }
+
+    /// The broker may let later messages of its publisher pass a message. A queue does so where consumers were lost with
+    /// it twice.
+    pub fn may_be_passed(&mut self, stamp: Stamp) {
+        let publisher = &mut self.publishers[stamp.publisher as usize];
+        publisher.publications[stamp.sequence as usize].may_be_passed = true;
     }
 
     /// Publishers of which a message was acknowledged.
@@ -629,6 +639,9 @@ impl Ledger {
     fn overtaker(&self, id: ReaderId, stamp: Stamp) -> Option<u32> {
         let reader = &self.readers[id.0];
         let (publisher, late) = self.publication(stamp)?;
+        if late.may_be_passed {
+            return None;
+        }
         let topic = &self.topics[late.topic].name;
         let later = stamp.sequence + 1..publisher.publications.len() as u32;
         later.rev().find(|&sequence| {

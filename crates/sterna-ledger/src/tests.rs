@@ -211,6 +211,21 @@ fn a_second_copy_is_a_breach_where_both_ends_promise_once() {
     assert_eq!(broken(&mut ledger), [Promise::Once]);
 }
 
+/// Which one may be passed is known of each message, and not of those that pass it.
+#[test]
+fn a_message_that_may_be_passed_is_late_without_a_breach() {
+    for (passed, breaches) in [(0, 1), (1, 0), (2, 1)] {
+        let (mut ledger, publisher, reader) = start();
+        let stamps = [(); 3].map(|()| sent(&mut ledger, publisher));
+        ledger.may_be_passed(stamps[passed]);
+        for at in [0, 2, 1] {
+            came(&mut ledger, reader, stamps[at]);
+        }
+        let found = ledger.breaches(Promise::Order, Protocol::Amqp);
+        assert_eq!(found, breaches, "passed: {passed}");
+    }
+}
+
 #[test]
 fn order_is_that_of_first_copies_on_a_topic() {
     let (mut ledger, publisher, reader) = start();

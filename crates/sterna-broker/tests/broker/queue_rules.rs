@@ -180,6 +180,27 @@ fn lose(cluster: &mut Cluster, times: u64) {
     }
 }
 
+/// Whoever asks for the order of a queue has to except that.
+#[test]
+fn a_message_that_was_lost_twice_is_passed_and_one_that_was_lost_once_is_not() {
+    let mut cluster = where_lost(false, None);
+    lose(&mut cluster, 1);
+    put(&mut cluster, 0, "next");
+    let payloads = |cluster: &mut Cluster, client| {
+        let taken = cluster.take(client);
+        taken.iter().map(text).collect::<Vec<_>>()
+    };
+    let second = consumer(&mut cluster, 1, QUEUE, 3);
+    assert_eq!(payloads(&mut cluster, second), ["poison", "next"]);
+    cluster.close(second, sterna_broker::Close::LOST);
+    let third = consumer(&mut cluster, 1, QUEUE, 3);
+    assert_eq!(payloads(&mut cluster, third), ["next"]);
+    put(&mut cluster, 0, "last");
+    assert_eq!(payloads(&mut cluster, third), ["last"]);
+    cluster.pass(60_000);
+    assert_eq!(payloads(&mut cluster, third), ["poison"]);
+}
+
 #[test]
 fn lost_connections_count_as_failed_deliveries_where_that_is_set() {
     let mut cluster = where_lost(true, Some("q/dead"));

@@ -1,14 +1,16 @@
 //! A client of AMQP that moves messages from a queue to a topic, each in a transaction.
 
+use std::collections::BTreeMap;
+
 use bytes::BytesMut;
 use sterna_amqp::connection::{LinkId, SessionId};
 use sterna_amqp::link::{AttachOptions, OutgoingTransfer};
 use sterna_amqp::messaging::{MessageWriter, Outcome, Source, Target, TargetArchetype};
 use sterna_amqp::performatives::{ReceiverSettleMode, Role};
 use sterna_amqp::transactions::{Declare, Discharge, Request};
-use sterna_ledger::Ledger;
+use sterna_ledger::{Ledger, Stamp};
 
-use crate::amqp_client::{Client, Happened, in_transaction};
+use crate::amqp_client::{Client, Happened, Received, in_transaction};
 use crate::fixture::Broker;
 use crate::powercut::amqp::{connect, has_ended};
 use crate::powercut::world::{Actor, Phase, Stage};
@@ -20,6 +22,8 @@ pub const TOPIC: &str = "t/moved";
 const CREDIT: u32 = 10;
 /// Most messages of a transaction.
 const MOST: usize = 3;
+/// From this loss on, a queue holds a message back for a while, and others pass it.
+const PASSED_FROM_LOSS: u32 = 2;
 const DECLARES: u64 = 1;
 const POSTS: u64 = 2;
 const DISCHARGES: u64 = 3;
@@ -31,6 +35,8 @@ struct Line {
     from: LinkId,
     to: LinkId,
     coordinator: LinkId,
+    /// Those of its transaction, while it does not know that they are moved.
+    moving: Vec<Stamp>,
 }
 
 /// How far a transaction is.
@@ -44,6 +50,8 @@ enum Step {
 struct Moves {
     line: Option<Line>,
     step: Step,
+    /// How often a connection was lost with each message, at most, while the broker lived.
+    losses: BTreeMap<Stamp, u32>,
 }
 
 impl Moves {
@@ -68,6 +76,7 @@ impl Moves {
             from,
             to,
             coordinator,
+            moving: Vec::new(),
         });
     }
 
@@ -103,7 +112,10 @@ impl Moves {
                     _ => None,
                 });
                 match outcome.as_deref() {
-                    Some("accepted") => self.step = Step::None,
+                    Some("accepted") => {
+                        self.step = Step::None;
+                        line.moving.clear();
+                    }
                     // What it has taken goes back to the queue.
                     Some(_) => return false,
                     None => {}
@@ -121,6 +133,7 @@ impl Line {
         let client = &mut self.client;
         let count = client.received.len().min(MOST);
         let taken: Vec<_> = client.received.drain(..count).collect();
+        self.moving.extend(taken.iter().filter_map(stamp_of));
         for one in &taken {
             let mut message = BytesMut::new();
             MessageWriter::new(&mut message).data(one.text().as_bytes());
@@ -145,6 +158,10 @@ impl Line {
     }
 }
 
+fn stamp_of(one: &Received) -> Option<Stamp> {
+    Stamp::of(one.text().as_bytes())
+}
+
 impl Actor for Moves {
     fn name(&self) -> &'static str {
         "moves"
@@ -167,17 +184,32 @@ impl Actor for Moves {
         }
     }
 
-    fn lost(&mut self, _: &mut Ledger) {
+    fn lost(&mut self, ledger: &mut Ledger) {
         self.line = None;
+        for (stamp, losses) in &self.losses {
+            if *losses >= PASSED_FROM_LOSS {
+                ledger.may_be_passed(*stamp);
+            }
+        }
     }
 
     fn cut(&mut self, broker: &mut Broker) -> bool {
-        let line = self.line.as_ref();
-        let Some(line) = line.filter(|line| !broker.is_closed(line.client.peer)) else {
+        let Some(line) = &mut self.line else {
             return false;
         };
-        broker.cut(line.client.peer);
-        true
+        let is_open = !broker.is_closed(line.client.peer);
+        // The broker may have sent more than it has read.
+        if is_open {
+            line.client.turn(broker);
+            broker.cut(line.client.peer);
+        } else {
+            line.client.read(broker);
+        }
+        let unread = line.client.received.iter().filter_map(stamp_of);
+        for stamp in unread.chain(line.moving.drain(..)) {
+            *self.losses.entry(stamp).or_default() += 1;
+        }
+        is_open
     }
 
     fn is_idle(&self) -> bool {
@@ -191,5 +223,6 @@ pub fn enter(actors: &mut Vec<Box<dyn Actor>>) {
     actors.push(Box::new(Moves {
         line: None,
         step: Step::None,
+        losses: BTreeMap::new(),
     }));
 }
