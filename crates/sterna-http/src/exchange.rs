@@ -161,23 +161,29 @@ pub trait Responses {
     /// Accepts a WebTransport session.
     fn accept_session(&mut self, id: ExchangeId, fields: &[(&str, &[u8])]);
 
+    // A carrier without WebTransport accepts no session, so it has none that these are for.
+
     /// Opens a unidirectional stream of a session; its number on the connection.
-    fn open_session_stream(&mut self, session: ExchangeId) -> Option<u64>;
+    fn open_session_stream(&mut self, _session: ExchangeId) -> Option<u64> {
+        None
+    }
 
     /// Sends on a stream of a session.
-    fn send_on_session_stream(&mut self, session: ExchangeId, stream: u64, bytes: &[u8]);
+    fn send_on_session_stream(&mut self, _session: ExchangeId, _stream: u64, _bytes: &[u8]) {}
 
     /// Ends this side of a stream of a session.
-    fn finish_session_stream(&mut self, session: ExchangeId, stream: u64);
+    fn finish_session_stream(&mut self, _session: ExchangeId, _stream: u64) {}
 
     /// Gives a stream of a session up, in both directions.
-    fn reset_session_stream(&mut self, session: ExchangeId, stream: u64, code: u32);
+    fn reset_session_stream(&mut self, _session: ExchangeId, _stream: u64, _code: u32) {}
 
     /// Sends a datagram of a session; false where it is too large or the client takes none.
-    fn send_session_datagram(&mut self, session: ExchangeId, bytes: &[u8]) -> bool;
+    fn send_session_datagram(&mut self, _session: ExchangeId, _bytes: &[u8]) -> bool {
+        false
+    }
 
     /// Ends a session.
-    fn close_session(&mut self, session: ExchangeId, code: u32, reason: &str);
+    fn close_session(&mut self, _session: ExchangeId, _code: u32, _reason: &str) {}
 }
 
 /// The fault of a client that is turned away.

@@ -100,22 +100,6 @@ impl Responses for Carrier {
     fn accept_session(&mut self, id: ExchangeId, _: &[(&str, &[u8])]) {
         self.cancel(id);
     }
-
-    fn open_session_stream(&mut self, _: ExchangeId) -> Option<u64> {
-        None
-    }
-
-    fn send_on_session_stream(&mut self, _: ExchangeId, _: u64, _: &[u8]) {}
-
-    fn finish_session_stream(&mut self, _: ExchangeId, _: u64) {}
-
-    fn reset_session_stream(&mut self, _: ExchangeId, _: u64, _: u32) {}
-
-    fn send_session_datagram(&mut self, _: ExchangeId, _: &[u8]) -> bool {
-        false
-    }
-
-    fn close_session(&mut self, _: ExchangeId, _: u32, _: &str) {}
 }
 
 impl Carrier {
