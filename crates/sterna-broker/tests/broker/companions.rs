@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sterna_broker::{
     Appended, Committed, CompanionRecord, Frame, Full, Limits, Publication, Qos, ReadAnswer,
-    ReadRequest, Store,
+    ReadRequest, SessionKey, Store,
 };
 use sterna_store::MemoryStore;
 
@@ -26,6 +26,18 @@ fn broker_on(store: &(impl Store + Clone + 'static)) -> (Cluster, Client) {
     (cluster, publisher)
 }
 
+/// A publication of QoS 2, with the record that says that it was received.
+fn with_identifier(publisher: SessionKey, payload: &str) -> Publication<'static> {
+    let text = message("t", payload, Qos::ExactlyOnce, false);
+    let mut publication = Publication::new(Some(publisher), text);
+    publication.companions.record = Some(CompanionRecord::Session {
+        session: publisher,
+        key: b"identifier",
+        value: b"",
+    });
+    publication
+}
+
 /// The repetition of a publication that panicked is known by its record, and would be dropped.
 #[test]
 fn a_record_is_for_one_publication_also_where_that_panics() {
@@ -39,13 +51,7 @@ fn a_record_is_for_one_publication_also_where_that_panics() {
     let now_ms = cluster.now_ms;
     let broker = cluster.broker(0);
     broker.set_loss_watcher(Box::<PanicsOnce>::default());
-    let text = message("t", "2", Qos::ExactlyOnce, false);
-    let mut publication = Publication::new(Some(publisher.key), text);
-    publication.companions.record = Some(CompanionRecord::Session {
-        session: publisher.key,
-        key: b"identifier",
-        value: b"",
-    });
+    let publication = with_identifier(publisher.key, "2");
     assert!(catch_unwind(AssertUnwindSafe(|| broker.publish(now_ms, publication))).is_err());
     broker.keep(publisher.key, b"other", b"");
 
@@ -120,13 +126,7 @@ fn a_record_is_kept_with_its_message_or_not_also_where_the_append_panics() {
         store.is_armed.store(true, Ordering::Relaxed);
         let now_ms = cluster.now_ms;
         let broker = cluster.broker(0);
-        let text = message("t", "1", Qos::ExactlyOnce, false);
-        let mut publication = Publication::new(Some(publisher.key), text);
-        publication.companions.record = Some(CompanionRecord::Session {
-            session: publisher.key,
-            key: b"identifier",
-            value: b"",
-        });
+        let publication = with_identifier(publisher.key, "1");
         assert!(catch_unwind(AssertUnwindSafe(|| broker.publish(now_ms, publication))).is_err());
         assert!(!store.is_armed.load(Ordering::Relaxed), "it has panicked");
         broker.keep(publisher.key, b"other", b"");
