@@ -70,10 +70,7 @@ impl Server {
     pub fn start(config: &Config) -> Result<Self, String> {
         config.check().map_err(|problems| problems.join("\n"))?;
         warn_of(config);
-        if let Some(why) = unread_store::refusal(config) {
-            return Err(why);
-        }
-        unread_store::warn_of(config);
+        unread_store::look(config)?;
         // Before they are read: none that changes meanwhile is overlooked.
         let files = file_watch::marks(&config.tls);
         let Prepared {

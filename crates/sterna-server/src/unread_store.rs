@@ -14,24 +14,37 @@ use crate::store::FOLDER;
 ///
 /// A broker without a cluster whose store is switched off starts all the same. Its log has a warning.
 pub(crate) fn refusal(config: &Config) -> Option<String> {
-    if config.cluster.is_on() && !config.cluster.ignore_store {
+    if is_refused(config) {
         found(config).map(|store| store.refusal())
     } else {
         None
     }
 }
 
-/// Says that a store stays unread, where one does.
-pub(crate) fn warn_of(config: &Config) {
+/// Looks at the store once when a process starts: says in the log that it stays unread, where that is meant.
+///
+/// # Errors
+/// Why the node does not start, as [`refusal`] says it.
+pub(crate) fn look(config: &Config) -> Result<(), String> {
     if config.store.enabled {
-        return;
+        return Ok(());
     }
-    if let Some(Store { path, .. }) = found(config) {
-        tracing::warn!(
-            store = %path.display(),
-            "a store that is not empty stays on disk, unread: store.enabled is false"
-        );
+    let Some(store) = found(config) else {
+        return Ok(());
+    };
+    if is_refused(config) {
+        return Err(store.refusal());
     }
+    tracing::warn!(
+        store = %store.path.display(),
+        "a store that is not empty stays on disk, unread: store.enabled is false"
+    );
+    Ok(())
+}
+
+/// Whether a store that would stay unread is a reason not to start.
+fn is_refused(config: &Config) -> bool {
+    config.cluster.is_on() && !config.cluster.ignore_store
 }
 
 /// A store that has something, or may have.

@@ -134,14 +134,18 @@ pub fn is_empty(
         Err(OpenError::Missing) => return Ok(true),
         store => store?,
     };
-    let mut has_messages = false;
-    let walked = store.walk(&mut |_, _, _, body| {
-        if messages(body).next().is_none() {
-            return Ok(());
+    let (mut has_messages, mut changes) = (false, Changes::default());
+    let applied = store.records.applied.sequence;
+    let walked = store.walk(&mut |_, _, header, body| {
+        if messages(body).next().is_some() {
+            has_messages = true;
+            // Nothing behind it is of interest.
+            return Err(std::io::ErrorKind::Interrupted.into());
         }
-        has_messages = true;
-        // Nothing behind it is of interest.
-        Err(std::io::ErrorKind::Interrupted.into())
+        if header.sequence > applied {
+            take_changes(body, &mut changes);
+        }
+        Ok(())
     });
     if has_messages {
         return Ok(false);
@@ -150,7 +154,6 @@ pub fn is_empty(
     if !walked?.damage.is_empty() || !store.records.damage.is_empty() {
         return Ok(false);
     }
-    let (changes, ..) = store.unapplied()?;
     let mut has_records = false;
     let records = &store.records.records;
     let visited = records.snapshot(records.turn_to_read());
