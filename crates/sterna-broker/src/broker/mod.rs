@@ -64,7 +64,7 @@ use crate::mail::{Letter, Mail};
 use crate::message::Gauge;
 use crate::outbox::Outbox;
 use crate::peers::Peers;
-use crate::queues::Queues;
+use crate::queues::{QueueKey, Queues};
 use crate::rights::Rights;
 use crate::route::{Parcel, RouteUpdate};
 use crate::store::{Change, Store};
@@ -339,6 +339,7 @@ impl<P: DoorState> Broker<P> {
                 }
                 self.queues.note_left(group);
                 self.queues.branches.touch(group);
+                self.queues.look_at_holder(QueueKey::Group(group));
                 self.queues.trim_window(group);
             }
             Letter::Credit {
