@@ -26,7 +26,7 @@ use super::end::{cause_of, store_full};
 use super::recovery::{settle_told, take_up};
 use super::selection::filter_bytes;
 use super::wanted::{Wanted, names_places};
-use super::{Door, consumer_id, outgoing};
+use super::{Door, KEEPER, consumer_id, outgoing};
 use crate::authorization::MessageKind;
 use crate::config::Amqp;
 use crate::context::Context;
@@ -56,11 +56,12 @@ pub(super) fn topic_of_address(config: &Amqp, address: &str, kind: Option<Kind>)
         .topic()
 }
 
-/// A topic that nobody else knows.
-pub(super) fn dynamic_topic() -> Result<String, Refusal> {
+/// A topic that nobody else knows. Its first two bits are those.
+pub(super) fn dynamic_topic(bits: u8) -> Result<String, Refusal> {
     let mut random = [0; 16];
     getrandom::fill(&mut random)
         .map_err(|_| refusal(Condition::INTERNAL_ERROR, "no randomness for an address"))?;
+    random[0] = (random[0] & 0x3f) | bits;
     let mut topic = DYNAMIC.to_owned();
     for byte in random {
         let _ = write!(topic, "{byte:02x}");
@@ -232,6 +233,9 @@ impl Door {
         session: SessionKey,
         present: bool,
     ) {
+        if consumer == consumer_id(KEEPER) {
+            return self.keeper_opened(cx, session);
+        }
         let Some((connection, link)) = self.place_of(consumer) else {
             return;
         };
