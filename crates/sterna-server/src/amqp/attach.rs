@@ -13,7 +13,7 @@ use sterna_amqp::performatives::{Attach, Error, Role};
 use sterna_amqp::types::{Composite, Encoded, Multiple};
 use sterna_amqp::{Condition, DecodeError};
 use sterna_broker::{
-    Close, EndCause, OpenError, OpenSession, Opened, Qos, RetainHandling, SessionKey,
+    Close, EndCause, OpenError, OpenSession, Opened, Origin, Qos, RetainHandling, SessionKey,
     SubscribeError, SubscribeOptions,
 };
 
@@ -24,7 +24,7 @@ use super::address::{AddressError, End, Kind, Node, share_name};
 use super::client::{Client, Drain, Expiry, SourceLink, SourceState};
 use super::end::{cause_of, store_full};
 use super::recovery::{settle_told, take_up};
-use super::selection::filter_bytes;
+use super::selection::{Selection, filter_bytes};
 use super::wanted::{Wanted, names_places};
 use super::{Door, KEEPER, consumer_id, outgoing};
 use crate::authorization::MessageKind;
@@ -271,8 +271,9 @@ impl Door {
         source.state = SourceState::Answering;
         let names_places = source.names_places;
         let before = wanted.token;
-        let id = client.id;
-        let (prepared, token) = cx.appended(|cx| prepare(cx, id, source, session, present, wanted));
+        let who = (client.id, client.origin);
+        let (prepared, token) =
+            cx.appended(|cx| prepare(cx, who, source, session, present, wanted));
         match prepared {
             Ok(attaching) => {
                 // The effects of earlier connections are kept first, since this one builds on them.
@@ -396,7 +397,7 @@ pub(crate) struct Attaching {
 /// Finds out the node that a source is attached to, and subscribes.
 fn prepare(
     cx: &mut Context<'_>,
-    connection: ConnectionId,
+    (connection, origin): (ConnectionId, Origin),
     source: &mut SourceLink,
     mut session: SessionKey,
     mut present: bool,
@@ -423,6 +424,18 @@ fn prepare(
             if let Some(expiry) = expiry_of(&known) {
                 wanted.expiry = expiry;
                 source.expiry = expiry;
+            }
+            wanted.selection = selection_of(cx, &known, origin);
+            if wanted.selection.is_some() {
+                // It was not known when the session was opened.
+                cx.broker.close(now_ms, session, Close::NORMAL);
+                let opened = open_session(cx, &wanted, source.consumer, false)?;
+                let (Opened::Ready { session: new, .. } | Opened::Pending { session: new }) =
+                    opened;
+                session = new;
+                source.session = new;
+                cx.broker.park(new);
+                cx.note_origin(connection, new);
             }
             known
         }
@@ -470,6 +483,13 @@ fn prepare(
         terminus,
         wanted,
     })
+}
+
+/// The filters of a source that was attached before.
+fn selection_of(cx: &Context<'_>, known: &Terminus, origin: Origin) -> Option<Arc<Selection>> {
+    let source = Source::from_value(known.source.value()).ok()?;
+    let (selection, _) = Selection::read(&source, origin, &cx.policy.amqp).ok()?;
+    selection.map(Arc::new)
 }
 
 /// When a source expires, as it was answered.
