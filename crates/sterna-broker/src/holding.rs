@@ -225,7 +225,7 @@ pub(crate) struct Holding {
     is_slow: bool,
 }
 
-/// What is looked at of a reader's queue.
+/// The figures of a reader's queue that are looked at.
 #[derive(Clone, Copy, Debug)]
 struct Figures {
     generation: u32,

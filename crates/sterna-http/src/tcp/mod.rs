@@ -504,7 +504,7 @@ impl Carrier {
     }
 }
 
-/// What a client did for which the library has ended its connection, and the code that it was told. `None` where it was not
+/// The fault for which the library has ended a client's connection, and the code that it was told. `None` where it was not
 /// the client's fault, or the client has ended the connection itself.
 fn fault_of(error: &hyper::Error) -> Option<(Fault, String)> {
     if error.is_parse() {

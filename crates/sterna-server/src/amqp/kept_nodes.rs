@@ -1,6 +1,6 @@
 //! Nodes of a cluster that end with their last message, over the end of their process.
 //!
-//! Such a queue has a *keeper*: a session of the cluster that is away, and a member of the queue's shared subscription. When
+//! A queue of that kind has a *keeper*: a session of the cluster that is away, and a member of the queue's shared subscription. When
 //! the process of the node stops or dies, another one takes the keeper over. It has the node from then on. The node's name
 //! says how long that lasts ([`policy_of`]).
 

@@ -101,7 +101,7 @@ enum Reach {
     Elsewhere,
 }
 
-/// What the processes of a cluster tell each other of a node, as names below its topic.
+/// A fact that the processes of a cluster tell each other of a node, as a name below its topic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mark {
     /// It is here.

@@ -93,8 +93,8 @@ impl Standing {
         }))
     }
 
-    /// That of a client that is away: it may have any groups when it comes back, and no rules of its own. What is not
-    /// known suits the client.
+    /// That of a client that is away: it may have any groups when it comes back, and no rules of its own. A fact that is
+    /// not known suits the client.
     pub(crate) fn any() -> Arc<Self> {
         Arc::new(Self {
             is_any: true,
