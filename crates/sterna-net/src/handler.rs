@@ -285,7 +285,9 @@ pub trait Network {
         0
     }
 
-    /// Bytes queued on all streams of the connection that the transport has not yet taken over.
+    /// Bytes queued on all streams of the connection that the transport has not yet taken over. Once a write to a byte
+    /// stream has failed, it is the high watermark: there is no room any more, and what is still sent is dropped. Bytes
+    /// that the peer sent before come all the same, and then the end.
     fn unsent_bytes(&self, connection: ConnectionId) -> usize;
 
     /// About how many bytes the transport keeps that have come and are not read: QUIC alone does so.

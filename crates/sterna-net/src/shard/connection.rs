@@ -149,7 +149,8 @@ pub(super) struct Connection {
     pub(super) tls: Option<Box<tls::TlsSession>>,
     pub(super) websocket: Option<Box<websocket::WebSocketSession>>,
     pub(super) outbox: Option<Box<Outbox>>,
-    /// The end, once it has begun; `None` stands for [`CloseReason::Local`].
+    /// The end, once it has begun; `None` stands for [`CloseReason::Local`]. An open connection has one once a write
+    /// has failed.
     pub(super) end: Option<Box<ConnectionEnd>>,
     pub(super) received_bytes: u64,
     pub(super) sent_bytes: u64,
@@ -166,6 +167,8 @@ pub(super) struct ConnectionEnd {
     pub(super) sent_bytes: u64,
     /// Number of granted linger times.
     pub(super) waits: u8,
+    /// A write failed, and the end that is read after that is not one of the peer's.
+    pub(super) is_cut: bool,
 }
 
 impl ConnectionEnd {
@@ -175,6 +178,7 @@ impl ConnectionEnd {
             reason,
             sent_bytes,
             waits: 1,
+            is_cut: false,
         }
     }
 }
@@ -238,7 +242,7 @@ impl Connection {
 
     /// Whether the handler may queue bytes.
     pub(super) fn takes_bytes(&self) -> bool {
-        self.phase == Phase::Open && !self.finishing
+        self.phase == Phase::Open && !self.finishing && !self.is_write_failed()
     }
 
     /// Bytes that the kernel has not taken.
@@ -263,6 +267,34 @@ impl Connection {
     pub(super) const fn hides_its_end(&self) -> bool {
         let is_paused = matches!(self.phase, Phase::Open) && self.pause.is_on();
         is_paused && !self.ended && matches!(self.hangup, Hangup::Reported)
+    }
+
+    /// Whether a write has failed: it is read to its end, nothing more is written.
+    pub(super) fn is_write_failed(&self) -> bool {
+        self.phase == Phase::Open && self.end.is_some()
+    }
+
+    /// Whether the end of the stream that is read is a reset that a failed write was told of.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_write_failed() && self.end.as_ref().is_some_and(|end| end.is_cut)
+    }
+
+    /// Ends its writing because of an error. What is in the socket is to be read, for as long as a pause may hide an
+    /// end of the peer's.
+    pub(super) fn fail_write(&mut self, error: &io::Error, pool: &mut Pool) {
+        let reason = CloseReason::Failed(error.to_string());
+        let mut end = ConnectionEnd::new(reason, self.sent_bytes);
+        // Told once, the system reports a reset as an end. One that came after the peer's end is a broken pipe.
+        end.is_cut = error.kind() != io::ErrorKind::BrokenPipe;
+        self.end = Some(Box::new(end));
+        self.hangup = Hangup::Expiring;
+        self.readable = true;
+        if let Some(outbox) = self.outbox.take() {
+            pool.recycle_outbox(outbox);
+        }
+        if let Some(tls) = self.tls.as_deref_mut() {
+            tls.drop_pending(pool);
+        }
     }
 
     /// Why the peer is gone, when its end was not read.

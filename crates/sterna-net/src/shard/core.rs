@@ -282,7 +282,10 @@ impl Core {
             return;
         };
         connection.dirty = false;
-        if connection.blocked || matches!(connection.phase, Phase::Lingering | Phase::Dead) {
+        if connection.blocked
+            || connection.is_write_failed()
+            || matches!(connection.phase, Phase::Lingering | Phase::Dead)
+        {
             return;
         }
         let (share, sent_before) = (self.config.write_bytes_per_turn, connection.sent_bytes);
@@ -316,13 +319,42 @@ impl Core {
             }
             Ok(Pushed::Everything) => {}
             Err(error) => {
-                self.fail(id, &error);
+                self.fail_write(id, &error);
                 return;
             }
         }
         if connection.above_high && connection.unsent_bytes() < self.config.low_watermark_bytes {
             connection.above_high = false;
             self.relieved.push(id);
+        }
+    }
+
+    /// A write has failed: the peer is gone, or cannot be reached. Its last words may still be in the socket, and among
+    /// them its goodbye. Nothing more is written, and the connection ends when they are read.
+    fn fail_write(&mut self, id: ConnectionId, error: &std::io::Error) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            return;
+        };
+        if connection.phase != Phase::Open || connection.ended {
+            return self.fail(id, error);
+        }
+        connection.fail_write(error, &mut self.pool);
+        connection.weigh(&mut self.unsent_bytes);
+        if std::mem::take(&mut connection.above_high) {
+            // A handler that waits for room reads on.
+            self.relieved.push(id);
+        }
+        self.limit_half_closed(id);
+        self.enqueue(id);
+    }
+
+    /// Ends a connection that is read to its end, if a write has failed before.
+    pub(super) fn end_unwritten(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get(id)
+            && connection.is_write_failed()
+        {
+            // The error of the write is its reason.
+            self.end(id, CloseReason::Peer { code: 0 });
         }
     }
 
@@ -487,8 +519,12 @@ impl Network for Core {
             let udp = self.udp.get(socket);
             return udp.map_or(0, |udp| udp.driver.unsent_bytes(key));
         }
-        let connection = self.connections.get(connection);
-        connection.map_or(0, Connection::unsent_bytes)
+        match self.connections.get(connection) {
+            // It takes nothing more: what is given to it now is lost, and belongs to the client's next connection.
+            Some(connection) if connection.is_write_failed() => self.config.high_watermark_bytes,
+            Some(connection) => connection.unsent_bytes(),
+            None => 0,
+        }
     }
 
     fn unread_bytes(&self, connection: ConnectionId) -> usize {

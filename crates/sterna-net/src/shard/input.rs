@@ -49,6 +49,7 @@ impl<H: Handler> Shard<H> {
         };
         let room_bytes = self.scratch.read.len() - PARTIAL_ROOM;
         match read {
+            Ok(0) if connection.is_cut() => self.core.end_unwritten(id),
             Ok(0) => {
                 connection.ended = true;
                 connection.readable = false;
@@ -73,7 +74,10 @@ impl<H: Handler> Shard<H> {
                     self.core.enqueue(id);
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => connection.readable = false,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                connection.readable = false;
+                self.core.end_unwritten(id);
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => self.core.enqueue(id),
             Err(error) => self.core.fail(id, &error),
         }
@@ -353,10 +357,14 @@ impl<H: Handler> Shard<H> {
                 let websocket = connection.websocket.is_some();
                 self.core.limit_half_closed(id);
                 self.tell_finished(id);
-                if websocket && !self.is_paused(id) {
+                if self.is_paused(id) {
+                    return;
+                }
+                if websocket {
                     self.core
                         .begin_close(id, Some(CloseReason::Peer { code: 0 }));
                 }
+                self.core.end_unwritten(id);
             }
             Phase::Handshake if connection.has_part_of_header() => {
                 (self.core).refuse_header(id, "the balancer has closed before its end");

@@ -244,6 +244,12 @@ impl TlsSession {
         }
     }
 
+    /// Drops all waiting bytes: nothing can be written any more.
+    pub(crate) fn drop_pending(&mut self, pool: &mut Pool) {
+        self.written = 0;
+        pool.recycle(std::mem::take(&mut self.pending));
+    }
+
     /// Keeps ciphertext that the socket did not take.
     pub(crate) fn keep(&mut self, ciphertext: &[u8], pool: &mut Pool) {
         if self.pending.capacity() == 0 {

@@ -11,14 +11,14 @@ use sterna_net::{CloseReason, ListenerTransport, StreamId, TransportKind, WebSoc
 use crate::support::pki::Authority;
 use crate::support::{Manner, PATIENCE, Seen, Setup, pattern};
 
-const BINARY: u8 = 2;
-const CLOSE: u8 = 8;
+pub(crate) const BINARY: u8 = 2;
+pub(crate) const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
-const FINAL: u8 = 0x80;
+pub(crate) const FINAL: u8 = 0x80;
 
-struct Client<S> {
-    stream: S,
+pub(crate) struct Client<S> {
+    pub(crate) stream: S,
 }
 
 fn setup() -> Setup {
@@ -27,7 +27,7 @@ fn setup() -> Setup {
     )))
 }
 
-fn tcp(address: SocketAddr) -> TcpStream {
+pub(crate) fn tcp(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -48,7 +48,7 @@ fn read_head(stream: &mut impl Read) -> String {
     String::from_utf8(head).unwrap()
 }
 
-fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mask = [0xa1, 0xb2, 0xc3, 0xd4];
     let mut wire = vec![first];
     match payload.len() {
@@ -68,7 +68,7 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 impl<S: Read + Write> Client<S> {
-    fn upgrade(mut stream: S) -> Self {
+    pub(crate) fn upgrade(mut stream: S) -> Self {
         stream.write_all(REQUEST.as_bytes()).unwrap();
         let head = read_head(&mut stream);
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");

@@ -2,6 +2,7 @@
 
 mod certificates;
 mod key_refresh;
+mod last_words;
 mod malformed;
 mod otlp;
 mod pages;
