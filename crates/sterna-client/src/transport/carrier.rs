@@ -19,6 +19,9 @@ use super::{Channel, Quic, Transport};
 use crate::error::ConnectError;
 use crate::url::Url;
 
+/// Time for the end of a stream to be read once it takes nothing more.
+const LAST_WORDS: Duration = Duration::from_millis(250);
+
 /// One byte stream.
 pub(crate) struct LaneIo<S, W> {
     /// QUIC's identifier of the stream; 0 for the first, which is control.
@@ -90,6 +93,8 @@ pub(crate) struct Carrier<S, W> {
     timer: Pin<Box<Sleep>>,
     /// The wait for the end, once that has begun.
     patience: Option<Patience>,
+    /// Why control takes nothing more, and the wait for the server's last words.
+    unwritable: Option<(Arc<io::Error>, Pin<Box<Sleep>>)>,
     /// Unacknowledged data of streams that are gone.
     lost: Unacknowledged,
     /// Something was sent, and QUIC's handshake is not complete.
@@ -117,6 +122,7 @@ impl<S, W: Waiter> Carrier<S, W> {
             input: vec![0; read_bytes].into_boxed_slice(),
             timer: Box::pin(tokio::time::sleep_until(deadline.into())),
             patience: None,
+            unwritable: None,
             lost: Unacknowledged::default(),
             handshaking: false,
         }
@@ -201,7 +207,13 @@ impl<S, W: Waiter> Carrier<S, W> {
 
     /// Writes what there is to write. True when there was progress. A stream besides control that
     /// takes nothing more has `ended`.
+    ///
+    /// A server that closes over something that it has not read resets a TCP connection. Its last words, perhaps the
+    /// reason, came before. So they are read first: the error comes with the end that is read, or a moment later.
     pub(crate) fn write(&mut self, cx: &mut Context<'_>) -> Result<bool, Arc<io::Error>> {
+        if self.unwritable.is_some() {
+            return self.poll_last_words(cx).map(|()| false);
+        }
         let mut progress = false;
         for (at, io) in self.lanes.0.iter_mut().enumerate() {
             let before = io.outlet.sent_bytes();
@@ -209,11 +221,26 @@ impl<S, W: Waiter> Carrier<S, W> {
             self.sent_bytes += io.outlet.sent_bytes() - before;
             match written {
                 Ok(some) => progress |= some,
+                Err(error) if at == 0 && self.quic.is_none() && self.patience.is_none() => {
+                    let wait = Box::pin(tokio::time::sleep(LAST_WORDS));
+                    self.unwritable = Some((error.into(), wait));
+                    return self.poll_last_words(cx).map(|()| progress);
+                }
                 Err(error) if at == 0 => return Err(error.into()),
                 Err(_) => io.ended = true,
             }
         }
         Ok(progress)
+    }
+
+    /// The error of a write, when its time for the server's last words is over.
+    fn poll_last_words(&mut self, cx: &mut Context<'_>) -> Result<(), Arc<io::Error>> {
+        if let Some((error, wait)) = &mut self.unwritable
+            && wait.as_mut().poll(cx).is_ready()
+        {
+            return Err(Arc::clone(error));
+        }
+        Ok(())
     }
 
     /// Reads of a stream into `input`, and gives the number of bytes: 0 when a stream besides control
@@ -228,6 +255,14 @@ impl<S, W: Waiter> Carrier<S, W> {
         let read = ready!(io.outlet.channel.poll_read(cx, &mut buffer));
         let bytes = buffer.filled().len();
         self.received_bytes += bytes as u64;
+        // An alert of TLS, for example, explains more than the write that has failed.
+        let explains = |error: &io::Error| error.kind() == io::ErrorKind::InvalidData;
+        if let Some((error, _)) = &self.unwritable
+            && bytes == 0
+            && !read.as_ref().is_err_and(explains)
+        {
+            return Poll::Ready(Err(Arc::clone(error)));
+        }
         Poll::Ready(match read {
             Ok(()) if bytes > 0 => Ok(bytes),
             Ok(()) if at == 0 => {

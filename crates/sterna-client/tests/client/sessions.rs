@@ -206,6 +206,32 @@ async fn a_kept_session_goes_on_where_it_broke() {
     }
 }
 
+/// The broker closes over a packet that it has not read, which is a reset: the client's next write fails.
+#[tokio::test]
+async fn last_words_of_the_broker_are_read_although_a_write_fails_first() {
+    let listener = Listener::new().await;
+    let mut options = listener.options();
+    options.reconnect = None;
+    let (client, mut events, broker) = connected(options, &listener).await;
+    assert!(matches!(events.next().await, Some(Event::Connected(_))));
+    let delivery = client.send(message("a", QoS::AtLeastOnce)).await.unwrap();
+    assert!(broker.stream.peek(&mut [0]).await.unwrap() > 0);
+    // The client's task does not run before the test waits, and then finds something to write.
+    let last_words = [0x40, 2, 0, 1, 0xe0, 2, 0x8b, 0];
+    assert_eq!(broker.stream.try_write(&last_words).unwrap(), 8);
+    drop(broker);
+    let more = client.send(message("b", QoS::AtLeastOnce));
+    let (_, event) = tokio::join!(more, events.next());
+    match event {
+        Some(Event::Disconnected {
+            error: Error::Disconnected(refusal),
+            retry_in: None,
+        }) => assert_eq!(refusal.reason, ReasonCode::ServerShuttingDown),
+        other => panic!("{other:?}"),
+    }
+    delivery.await.unwrap();
+}
+
 /// Without a session at the broker, subscriptions are made again, QoS 1 goes out again as new, and
 /// QoS 2, which might then come twice, does not.
 #[tokio::test]
