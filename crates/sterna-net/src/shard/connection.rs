@@ -279,7 +279,7 @@ impl Connection {
         self.is_write_failed() && self.end.as_ref().is_some_and(|end| end.is_cut)
     }
 
-    /// Ends its writing because of an error. What is in the socket is to be read, for as long as a pause may hide an
+    /// Ends its writing because of an error. Bytes in the socket are to be read, for as long as a pause may hide an
     /// end of the peer's.
     pub(super) fn fail_write(&mut self, error: &io::Error, pool: &mut Pool) {
         let reason = CloseReason::Failed(error.to_string());
