@@ -26,7 +26,7 @@ ABSENCE_MS, PATIENCE_MS = 6_000, 2_000
 # How long a publisher waits for an answer.
 ANSWER_S = 2
 STREAM = "STERNA_sterna_LOG"
-# The subjects that a node named `one` needs, as it says them: docs/cluster.md, "Rights in NATS".
+# The subjects that a node named `one` needs, as it says them: docs/cluster-wire.md, "Rights in NATS".
 SUBSCRIBES = (
     "sterna.sterna.alive.*", "sterna.sterna.to.one.*", "sterna.sterna.give.one.0.*", "sterna.sterna.ask",
     "sterna.sterna.drain", "sterna.sterna.clock", "sterna.sterna.door.one", "sterna.sterna.for.one", "sterna.sterna.ended.one",

@@ -1,7 +1,8 @@
 //! Many nodes of Sterna on NATS JetStream.
 //!
 //! A node is one process. Its shards serve local clients, and hand what other nodes want to an [`Engine`],
-//! whose thread is the client of NATS. `docs/cluster.md` says what a cluster keeps and what not.
+//! whose thread is the client of NATS. `docs/cluster.md` says what a cluster keeps and what not,
+//! `docs/cluster-design.md` how, and `docs/cluster-wire.md` what lies in NATS.
 //!
 //! - [`subject`]: topics as subjects.
 //! - [`wire`]: messages between nodes.

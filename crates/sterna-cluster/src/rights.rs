@@ -349,7 +349,7 @@ impl Rights {
             more => format!(", and {more} more"),
         };
         Some(format!(
-            "NATS does not permit this node to {named}{more}: see \"Rights in NATS\" in docs/cluster.md"
+            "NATS does not permit this node to {named}{more}: see \"Rights in NATS\" in docs/cluster-wire.md"
         ))
     }
 }

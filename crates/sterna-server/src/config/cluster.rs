@@ -68,7 +68,7 @@ settings! {
         /// Time in which NATS has to answer. After it the same is asked again.
         restart answer_timeout_ms: u64 = 2_000, within 1..;
         /// Time in which another node takes QoS 1 and 2 that is [given to it
-        /// directly](cluster.md#given-or-by-the-inbox). After it the messages wait for that node in NATS, and their
+        /// directly](cluster-design.md#given-or-by-the-inbox). After it the messages wait for that node in NATS, and their
         /// acknowledgements have waited so long. A shorter one sends more by NATS when nodes are busy.
         restart give_timeout_ms: u64 = 500, within 1..;
         /// Time for which QoS 1 and 2 for other nodes wait for NATS. So long the node goes by its last knowledge of the
@@ -94,11 +94,11 @@ settings! {
         /// Sessions that read the log in NATS at once, on this node; others wait. Each holds up to
         /// `store.read_ahead_messages` in memory meanwhile.
         restart maximum_log_reads: u32 = 16, within 1..;
-        /// Messages [published exactly once](cluster.md#what-an-entry-settles), of all nodes, that this node remembers
+        /// Messages [published exactly once](cluster-design.md#what-an-entry-settles), of all nodes, that this node remembers
         /// until their records are kept; some 200 bytes each. Above it the oldest are forgotten: if a node dies then,
         /// its messages may come twice.
         restart maximum_unsettled_entries: u32 = 100_000, within 1..;
-        /// Messages of one [shared subscription](cluster.md#shared-subscriptions) that members on this node hold
+        /// Messages of one [shared subscription](cluster-design.md#shared-subscriptions) that members on this node hold
         /// together. Each takes some 10 bytes of a letter between nodes.
         restart maximum_branch_messages: u32 = 16_384, within 1..=MAX_BRANCH_MESSAGES;
         /// Time after which a node looks again for the node that has a shared subscription. A shorter one finds it
