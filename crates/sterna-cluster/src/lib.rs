@@ -31,13 +31,14 @@ mod rights;
 mod settings;
 mod status;
 pub mod subject;
+mod subjects;
 pub mod table;
 pub mod tail;
 pub mod wire;
 
 pub use engine::{Ended, Engine, NodeTime, Running};
 pub use owners::Fence;
-pub use port::{Answer, Answerer, Asker, NodeAnswer, Port, Shards, ToShard, Told};
+pub use port::{Answer, Answerer, Asker, BanRecord, NodeAnswer, Port, Shards, ToShard, Told};
 pub use report::{FollowerView, NodeView, NodeWord, RegionView, Report, StreamView};
 pub use settings::{Region, Remote, Settings, is_name};
 pub use status::{Figure, Roster, Status};

@@ -54,14 +54,18 @@ settings! {
         /// Time for which NATS keeps that a session has ended, or that an idempotency key is free. The node removes it
         /// then. At least `absence_ms`: a node that was cut off finds it.
         restart ended_session_ms: u64 = 60_000, within MIN_END_MS..;
-        /// Time for which NATS keeps that a node does not want a filter any more. A node that was cut off for longer
-        /// sends messages for nothing.
+        /// Time for which NATS keeps that a node does not want a filter any more, or that a ban has ended. A node that was
+        /// cut off for longer sends messages for nothing, and has the ban until it starts again.
         restart ended_filter_ms: u64 = 3_600_000, within MIN_END_MS..;
         /// Time for which NATS keeps that a topic has no retained message any more. A node that was cut off for longer
         /// still has the message.
         restart cleared_topic_ms: u64 = 7 * 24 * 3_600_000, within MIN_END_MS..;
-        /// Ends of sessions and keys that wait for that time on this node. Above it the oldest are removed at once.
+        /// Ends that wait for these times on this node: so many of sessions and keys, of filters and bans, and of retained
+        /// messages. Above it the oldest of their kind are removed at once.
         restart maximum_waiting_ends: u32 = 100_000, within 1..;
+        /// Names that nodes of the cluster have had. A node with another name does not join: some hundred bytes stay of
+        /// each name for ever, so that nothing of it comes again.
+        restart maximum_node_names: u32 = 10_000, within 1..;
         /// Time by which a clock may differ from the median of all nodes' and NATS servers' clocks. A node that
         /// [differs by more](cluster.md#clocks) serves nobody.
         restart maximum_clock_skew_ms: u64 = 2_000, within 100..;
