@@ -118,6 +118,9 @@ impl Need {
     }
 }
 
+/// A subject by a topic.
+type OfTopic = fn(&str) -> String;
+
 /// All rights that a node needs. `inbox` is a subject of its own for answers.
 pub(crate) fn needs(settings: &Settings, inbox: &str) -> Vec<Need> {
     let node = &*settings.node;
@@ -161,7 +164,6 @@ pub(crate) fn needs(settings: &Settings, inbox: &str) -> Vec<Need> {
         subjects::log(subjects::TOGETHER),
     ];
     needs.extend(stored.map(|rest| Need::new(Trial::Unstored, own(&rest))));
-    type OfTopic = fn(&str) -> String;
     let mut by_topic: Vec<OfTopic> = vec![subjects::log, subjects::retained];
     if let Some(region) = settings
         .region

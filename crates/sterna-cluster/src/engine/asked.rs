@@ -48,7 +48,7 @@ impl Core {
         if asked.len() > self.most_in_message() {
             return NodeAnswer::TooLarge;
         }
-        let subject = self.settings.subject(&subjects::door(&node));
+        let subject = self.settings.subject(&subjects::door(node));
         let request = Request::new().payload(asked.into()).timeout(Some(within));
         match self.client.send_request(subject, request).await {
             Ok(answer) => read_answer(answer.payload, maximum_bytes),

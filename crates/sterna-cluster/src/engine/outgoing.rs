@@ -431,7 +431,7 @@ impl Core {
     /// Whether the client of NATS has taken a batch for a node.
     async fn publish(&self, node: &str, payload: Bytes) -> bool {
         let limit = Duration::from_millis(self.settings.answer_timeout_ms);
-        let subject = subjects::to(&node, &self.settings.node);
+        let subject = subjects::to(node, &self.settings.node);
         let sent = (self.client).publish(self.settings.subject(&subject), payload);
         matches!(tokio::time::timeout(limit, sent).await, Ok(Ok(())))
     }
