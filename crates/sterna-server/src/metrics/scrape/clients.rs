@@ -4,7 +4,6 @@ use sterna_broker::Limits;
 
 use super::Scrape;
 use crate::holding;
-use crate::metrics::figures::Figures;
 use crate::metrics::meters::MeterSums;
 use crate::metrics::page::Page;
 use crate::sys::Counts;

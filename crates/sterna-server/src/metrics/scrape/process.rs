@@ -1,7 +1,7 @@
 //! The process: its resources, its clock, memory.
 
 use super::Scrape;
-use crate::memory::{Memory, Stage};
+use crate::memory::Stage;
 use crate::metrics::page::Page;
 use crate::node_clock::{Doubt, NodeClock};
 use crate::sys::Process;
