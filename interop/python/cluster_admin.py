@@ -21,7 +21,7 @@ import urllib.request
 from pathlib import Path
 
 from cluster import run_rows
-from cluster_nodes import COUNT, PATIENCE_S, Cluster, Node, wait_until
+from cluster_nodes import COUNT, PATIENCE_S, Cluster, Node, ask_nats, wait_until
 from harness import Failure
 
 STERNA = os.environ["STERNA_BIN"]
@@ -400,6 +400,16 @@ def banned_before(cluster: Cluster) -> None:
     for node in cluster.nodes:
         wait_until(f"{node.name} has the ban", lambda node=node: "early" in names(node))
         wait_until("a ban has ended in time", lambda node=node: names(node) == ["early"])
+    # NATS loses what it has of nodes, and these write the ban again.
+    ask_nats(cluster, "$JS.API.STREAM.DELETE.STERNA_sterna_NODES", b"")
+    wait_until("the ban is written again", lambda: ask_nats(
+        cluster, "$JS.API.STREAM.INFO.STERNA_sterna_NODES", b'{"subjects_filter": "sterna.sterna.ban.*"}',
+    ).get("state", {}).get("subjects"))
+    cluster.settle()
+    third.kill()
+    third.start()
+    cluster.settle()
+    wait_until("who starts later has it", lambda: names(third) == ["early"])
     ban = next(row for row in listed(second, "/bans", 3)[0] if row["node"] == second.name)
     if (done := call(third, "DELETE", f"/bans/{ban['id']}"))[0] != 204:
         raise Failure(f"lift: {done}")
