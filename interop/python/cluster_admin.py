@@ -21,7 +21,7 @@ import urllib.request
 from pathlib import Path
 
 from cluster import run_rows
-from cluster_nodes import COUNT, PATIENCE_S, Cluster, Node, wait_until
+from cluster_nodes import COUNT, PATIENCE_S, Cluster, Node, ask_nats, wait_until
 from harness import Failure
 
 STERNA = os.environ["STERNA_BIN"]
@@ -40,6 +40,9 @@ anonymous = true
 operators = ["anonymous"]
 node_timeout_ms = {NODE_TIMEOUT_MS}
 maximum_answer_bytes = 16384
+
+[authorization]
+admins = ["anonymous"]
 
 [[amqp.queue]]
 name = "orders"
@@ -362,6 +365,80 @@ def banned(cluster: Cluster) -> None:
     Client(first, "pest").close()
 
 
+def banned_before(cluster: Cluster) -> None:
+    """A ban that was made while a node was away holds there when it is back, and at a node that has not been there; so does its
+    end, and a ban has its end in time."""
+    until_gone(cluster)
+    first, second, third = cluster.nodes
+    third.kill()
+    for client, expiry in (("early", {}), ("short", {"expiry_s": 40}), ("lifted", {})):
+        status, told = call(first, "POST", "/bans", {"client": client, **expiry})
+        if status not in (200, 503):
+            raise Failure(f"ban: {status} {told}")
+    lifted = next(row for row in listed(first, "/bans")[0] if row["client"] == "lifted" and row["node"] == first.name)
+    call(first, "DELETE", f"/bans/{lifted['id']}")
+    third.start()
+    cluster.settle()
+
+    def names(node: Node) -> list[str]:
+        return sorted(row["client"] for row in get(node, "/bans?local=yes")["items"])
+
+    wait_until("the bans are known", lambda: names(third) == ["early", "short"])
+    try:
+        Client(third, "early")
+    except Failure:
+        pass
+    else:
+        raise Failure(f"{third.name} lets it in")
+    Client(third, "lifted").close()
+    # All nodes end, and nobody has a store.
+    for node in cluster.nodes:
+        node.kill()
+    for node in cluster.nodes:
+        node.start()
+    cluster.settle()
+    for node in cluster.nodes:
+        wait_until(f"{node.name} has the ban", lambda node=node: "early" in names(node))
+        wait_until("a ban has ended in time", lambda node=node: names(node) == ["early"])
+    # NATS loses what it has of nodes, and these write the ban again.
+    ask_nats(cluster, "$JS.API.STREAM.DELETE.STERNA_sterna_NODES", b"")
+    wait_until("the ban is written again", lambda: ask_nats(
+        cluster, "$JS.API.STREAM.INFO.STERNA_sterna_NODES", b'{"subjects_filter": "sterna.sterna.ban.*"}',
+    ).get("state", {}).get("subjects"))
+    cluster.settle()
+    third.kill()
+    third.start()
+    cluster.settle()
+    wait_until("who starts later has it", lambda: names(third) == ["early"])
+    ban = next(row for row in listed(second, "/bans", 3)[0] if row["node"] == second.name)
+    if (done := call(third, "DELETE", f"/bans/{ban['id']}"))[0] != 204:
+        raise Failure(f"lift: {done}")
+    third.kill()
+    third.start()
+    cluster.settle()
+    for node in cluster.nodes:
+        wait_until(f"{node.name} has no ban", lambda node=node: names(node) == [])
+    Client(third, "early").close()
+
+
+def done_by_one(cluster: Cluster) -> None:
+    """What one node does alone says which, and the others are as before."""
+    until_gone(cluster)
+    first, second, _ = cluster.nodes
+    for path, content, wanted in (
+        ("/publish", {"topic": "one/node", "payload": "x"}, 200), ("/reload?dry_run=yes", None, 200), ("/reload", None, 200)
+    ):
+        status, told = call(second, "POST", path, content)
+        if (status, told.get("node")) != (wanted, second.name):
+            raise Failure(f"{path}: {status} {told}")
+    shown = subprocess.run(
+        [STERNA, "admin", "reload", "-L", first.url("admin")],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=True,
+    )
+    if f"at node {first.name}, and no other" not in shown.stdout + shown.stderr:
+        raise Failure(f"the command says {shown.stdout} {shown.stderr}")
+
+
 class Trace:
     """The events of a trace, as they come."""
 
@@ -521,6 +598,8 @@ ROWS = [
     ("sessions of a user", removed),
     ("a queue at any node", queues),
     ("bans of all nodes", banned),
+    ("bans of before", banned_before),
+    ("what one node does alone", done_by_one),
     ("a trace of all nodes", traced),
     ("what is no question", hostile),
     ("a node is killed", killed),

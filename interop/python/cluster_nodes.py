@@ -122,7 +122,11 @@ class Program:
 
 
 class Nats(Program):
-    def __init__(self, folder: Path, number: int, ports: list[int], routes: list[int], settings: str = ""):
+    """A server. `storage` are settings of its JetStream."""
+
+    def __init__(
+        self, folder: Path, number: int, ports: list[int], routes: list[int], settings: str = "", storage: str = ""
+    ):
         self.port, self.route = ports[number], routes[number]
         folder = folder / f"nats-{number + 1}"
         folder.mkdir(parents=True)
@@ -131,7 +135,7 @@ class Nats(Program):
         config.write_text(
             f"server_name: nats-{number + 1}\n"
             f"listen: 127.0.0.1:{self.port}\n"
-            f'jetstream {{ store_dir: "{folder / "data"}", max_file_store: 4GB }}\n'
+            f'jetstream {{ store_dir: "{folder / "data"}", max_file_store: 4GB, {storage} }}\n'
             f"cluster {{ name: nats, listen: 127.0.0.1:{routes[number]}, routes: [{others}] }}\n{settings}"
         )
         super().__init__(["nats-server", "-c", str(config)], folder / "log")
@@ -216,13 +220,13 @@ class Programs:
 
 
 class Cluster(Programs):
-    """All of them, which end with it. The nodes have some more settings."""
+    """All of them, which end with it. The nodes have some more settings, and so has the storage of NATS."""
 
-    def __init__(self, folder: Path, settings: str = "", absence_ms: int = ABSENCE_MS):
+    def __init__(self, folder: Path, settings: str = "", absence_ms: int = ABSENCE_MS, storage: str = ""):
         self.absence_s = absence_ms / 1e3
         shutil.rmtree(folder, ignore_errors=True)
         ports, routes = free_ports(COUNT), free_ports(COUNT)
-        self.nats = [Nats(folder, number, ports, routes) for number in range(COUNT)]
+        self.nats = [Nats(folder, number, ports, routes, storage=storage) for number in range(COUNT)]
         self.servers = ports
         names = [f"node-{number + 1}" for number in range(COUNT)]
         self.nodes = [Node(folder / name, name, ports, settings, absence_ms) for name in names]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sterna_broker::{Broker, Ownership, PeerGate, Store};
 use sterna_cluster::{
-    Ended, Engine, Fence, Port, Region, Remote, Running, Settings, Shards, ToShard, Told,
+    BanRecord, Ended, Engine, Fence, Port, Region, Remote, Running, Settings, Shards, ToShard, Told,
 };
 use sterna_net::{Clock, Courier, Mailbox};
 
@@ -178,6 +178,7 @@ fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String
         ended_filter_ms: cluster.ended_filter_ms,
         cleared_topic_ms: cluster.cleared_topic_ms,
         maximum_waiting_ends: cluster.maximum_waiting_ends as usize,
+        maximum_node_names: cluster.maximum_node_names as usize,
         maximum_clock_skew_ms: cluster.maximum_clock_skew_ms,
         answer_timeout_ms: cluster.answer_timeout_ms,
         give_timeout_ms: cluster.give_timeout_ms,
@@ -230,6 +231,7 @@ impl Shards for Letters {
                 let body = Body::Asked { question, answer };
                 Mail::Admin(Box::new(AdminLetter(body)))
             }
+            ToShard::Ban(record) => Mail::Ban(Box::new(record)),
             letter => Mail::Cluster(Box::new(letter)),
         };
         self.0.post(shard, letter);
@@ -253,6 +255,13 @@ impl Member {
     /// Whether this node is sure of its sessions.
     pub(crate) const fn fence(&self) -> &Arc<Fence> {
         &self.fence
+    }
+
+    /// Tells of bans of the cluster that were made on this node, and of their ends.
+    pub(crate) fn tell_bans(&self, records: Vec<BanRecord>) {
+        if !records.is_empty() {
+            self.port.tell_bans(records);
+        }
     }
 
     /// Makes a shard's broker one of a node. To be called before there is a session.
@@ -331,7 +340,10 @@ impl Member {
             ToShard::Released(filters) => broker.release_handed_over(filters),
             ToShard::WantedIsWhole => self.gate.set_knows_wanted(),
             // These are for doors.
-            ToShard::Committed | ToShard::Question { .. } | ToShard::NodeQuestion { .. } => {}
+            ToShard::Committed
+            | ToShard::Question { .. }
+            | ToShard::NodeQuestion { .. }
+            | ToShard::Ban(_) => {}
             ToShard::Claimed { session, result } => {
                 broker.session_claimed(now_ms, session, result);
             }

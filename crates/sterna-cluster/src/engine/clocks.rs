@@ -13,7 +13,7 @@ use super::streams::{INBOX, KEPT, LOG, NODES, RETAINED, SESSIONS};
 use crate::clocks::{Answer, Owner, Verdict};
 
 /// Where every node is asked for the time.
-const CLOCK: &str = "clock";
+const CLOCK: &str = crate::subjects::CLOCK;
 /// A node's answer, as a line of text.
 const FORM: &str = "1";
 /// Time between two rounds of questions.

@@ -20,6 +20,7 @@ use super::{Core, Retry};
 use crate::commits::Part;
 use crate::owners::{Key, WriteError, number, put_number};
 use crate::port::ToShard;
+use crate::subjects;
 
 /// The version that this node writes, and the only one that it reads.
 const VERSION: u8 = 1;
@@ -567,7 +568,7 @@ impl Core {
 }
 
 fn subject_of(key: Key) -> String {
-    format!("kept.{}", hex(key))
+    subjects::kept(&hex(key))
 }
 
 fn encode(epoch: u64, records: &Records) -> Vec<u8> {

@@ -7,9 +7,11 @@
 
 mod agreement;
 mod asked;
+mod bans;
 mod clocks;
 mod connection;
 mod ends;
+mod expiring;
 mod floors;
 mod following;
 mod gating;
@@ -158,6 +160,7 @@ struct Core {
     streams: streams::Streams,
     unreadable: unreadable::Unreadable,
     ends: RefCell<ends::Ends>,
+    bans: RefCell<bans::Known>,
     arrivals: RefCell<Arrivals<given::Given>>,
     /// Notified when a batch is given, or one of the inbox is taken for which a given one may wait.
     given_arrived: Notify,
@@ -367,6 +370,7 @@ impl Engine {
             streams: streams::Streams::default(),
             unreadable: unreadable::Unreadable::default(),
             ends: RefCell::default(),
+            bans: RefCell::default(),
             arrivals,
             given_arrived: Notify::new(),
             pace: Mutex::default(),
@@ -441,6 +445,8 @@ impl Core {
             core.spawn(Rc::clone(&core).look_after_log());
             core.spawn(Rc::clone(&core).look_after_kept());
             core.spawn(Rc::clone(&core).remove_ends());
+            core.spawn(Rc::clone(&core).follow_bans());
+            core.spawn(Rc::clone(&core).look_after_bans());
             core.spawn(Rc::clone(&core).look_after_handed_over());
             core.spawn(Rc::clone(&core).tell_interest_of_others());
             core.spawn(Rc::clone(&core).own_sessions());

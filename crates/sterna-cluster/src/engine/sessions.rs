@@ -21,6 +21,7 @@ use crate::owners::{
     number_in,
 };
 use crate::port::{ToShard, Waiting};
+use crate::subjects;
 
 /// How often, 10 ms apart, is looked whether everything is written before a node leaves.
 const LAST_WRITES: usize = 60;
@@ -212,7 +213,7 @@ impl Core {
             Action::Tell { node, key, epoch } => {
                 let core = Rc::clone(self);
                 self.spawn(async move {
-                    let subject = core.settings.subject(&format!("ended.{node}"));
+                    let subject = core.settings.subject(&subjects::ended(&node));
                     let own = (&core.settings.node, core.incarnation.get());
                     let line = format!("{FORM} {} {} {} {epoch}", own.0, own.1, hex(key));
                     // The new owner waits for this no longer than for a lease.
@@ -370,12 +371,12 @@ impl Core {
 
     /// Learns what nodes need of the log, also those that are gone, and the floors of their records.
     async fn learn_needs(&self) -> Result<(), String> {
-        for filter in ["floor.*", "mark.*"] {
+        for (filter, is_mark) in [(subjects::floor("*"), false), (subjects::mark("*"), true)] {
             let start = DeliverPolicy::LastPerSubject;
-            let mut told = self.follow(SESSIONS, Some(filter), start).await?;
+            let mut told = self.follow(SESSIONS, Some(&filter), start).await?;
             while told.waiting > 0 {
                 let word = told.next().await?;
-                if filter == "mark.*" {
+                if is_mark {
                     self.note_need_of(&word.subject, &word.payload, false);
                 } else {
                     let node = word.subject.rsplit('.').next().unwrap_or_default();
@@ -414,9 +415,7 @@ impl Core {
     }
 
     async fn mark(&self, word: &str) {
-        let subject = self
-            .settings
-            .subject(&format!("mark.{}", self.settings.node));
+        let subject = self.settings.subject(&subjects::mark(&self.settings.node));
         let (needed, settled) = (self.own_need(), self.own_settled_to());
         let incarnation = self.incarnation.get();
         let line = format!("{FORM} {incarnation} {word} {needed} {settled}");
@@ -508,7 +507,7 @@ impl Core {
     async fn hear_of_sessions(self: Rc<Self>) {
         let mut retry = Retry::new();
         loop {
-            let subject = format!("ended.{}", self.settings.node);
+            let subject = subjects::ended(&self.settings.node);
             if let Ok(mut words) = self.client.subscribe(self.settings.subject(&subject)).await {
                 retry = Retry::new();
                 while let Some(word) = words.next().await {
@@ -551,7 +550,7 @@ impl Core {
 }
 
 fn subject_of(key: Key) -> String {
-    format!("session.{}", hex(key))
+    subjects::session(&hex(key))
 }
 
 fn said(error: impl std::fmt::Display) -> String {

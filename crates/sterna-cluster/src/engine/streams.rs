@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use super::regions::OUT;
 use super::{Core, regions};
 use crate::port::{ToShard, Told};
+use crate::subjects;
 
 /// Filters that nodes want.
 pub(super) const NODES: &str = "NODES";
@@ -77,6 +78,8 @@ pub(super) struct Streams {
     is_kept_lost: Cell<bool>,
     /// Notified when other nodes' filters are to be told again.
     pub(super) is_interest_lost: Notify,
+    /// Notified when bans are to be written again.
+    pub(super) are_bans_lost: Notify,
 }
 
 impl Core {
@@ -124,7 +127,7 @@ impl Core {
 
     fn wanted_streams(&self) -> Vec<(&'static str, stream::Config)> {
         let settings = &self.settings;
-        let base = |stream: &str, subjects: &[&str]| stream::Config {
+        let base = |stream: &str, subjects: &[String]| stream::Config {
             name: settings.stream(stream),
             subjects: subjects
                 .iter()
@@ -137,42 +140,55 @@ impl Core {
             first_sequence: Some(self.first_sequence(stream)),
             ..stream::Config::default()
         };
-        let last_of_subject = |stream: &str, subjects: &[&str]| stream::Config {
+        let last_of_subject = |stream: &str, subjects: &[String]| stream::Config {
             allow_rollup: true,
-            allow_message_ttl: true,
             ..base(stream, subjects)
         };
+        // An entry of a key says itself until when it holds. One that comes again after that is none.
+        let kept = stream::Config {
+            allow_message_ttl: true,
+            ..last_of_subject(KEPT, &[subjects::kept("*")])
+        };
         // Nobody is waited for that long.
-        let kept = Duration::from_millis(settings.absence_ms.saturating_mul(2) + 60_000);
+        let waits = Duration::from_millis(settings.absence_ms.saturating_mul(2) + 60_000);
         let inbox = stream::Config {
             discard: DiscardPolicy::New,
             max_bytes: i64::try_from(settings.inbox_bytes).unwrap_or(i64::MAX),
-            max_age: kept,
-            duplicate_window: DUPLICATE_WINDOW.min(kept),
-            ..base(INBOX, &["inbox.>"])
+            max_age: waits,
+            duplicate_window: DUPLICATE_WINDOW.min(waits),
+            ..base(INBOX, &[subjects::inbox("*", "*")])
         };
         let log = stream::Config {
             discard: DiscardPolicy::New,
             max_bytes: i64::try_from(settings.log_bytes).unwrap_or(i64::MAX),
             sources: regions::sources_of_log(settings),
-            ..base(LOG, &["log.>"])
+            ..base(LOG, &[subjects::log(">")])
         };
         let retained = stream::Config {
             sources: regions::sources_of_retained(settings),
-            ..last_of_subject(RETAINED, &["retained.>"])
+            ..last_of_subject(RETAINED, &[subjects::retained(">")])
         };
+        let of_nodes = [
+            subjects::join("*"),
+            subjects::want("*", "*"),
+            subjects::came("*"),
+            subjects::ban("*"),
+        ];
+        let of_sessions = [
+            subjects::session("*"),
+            subjects::mark("*"),
+            subjects::floor("*"),
+        ];
         let mut wanted = vec![
-            (NODES, last_of_subject(NODES, &["node.>"])),
+            (NODES, last_of_subject(NODES, &of_nodes)),
             (INBOX, inbox),
             (RETAINED, retained),
             (LOG, log),
-            (KEPT, last_of_subject(KEPT, &["kept.*"])),
-            (
-                SESSIONS,
-                last_of_subject(SESSIONS, &["session.*", "mark.*", "floor.*"]),
-            ),
+            (KEPT, kept),
+            (SESSIONS, last_of_subject(SESSIONS, &of_sessions)),
         ];
-        wanted.extend(regions::out(settings, base(OUT, &["out.>"])).map(|out| (OUT, out)));
+        let out = subjects::OUT_KINDS.map(|kind| subjects::out(kind, ">"));
+        wanted.extend(regions::out(settings, base(OUT, &out)).map(|out| (OUT, out)));
         wanted
     }
 
@@ -269,6 +285,7 @@ impl Core {
                 self.untold.borrow_mut().extend(filters);
                 self.untold_arrived.notify_one();
                 self.streams.is_interest_lost.notify_one();
+                self.streams.are_bans_lost.notify_one();
             }
             LOG => {
                 tracing::error!("messages that waited in NATS for sessions are lost");

@@ -599,6 +599,7 @@ impl Handler for Shard {
                     }
                 },
                 Mail::Bans => self.bans_changed(net),
+                Mail::Ban(record) => self.learn_ban(now_ms, &record),
                 Mail::Clock => self.keep_clock(false),
                 Mail::Memory => self.memory_changed(net),
                 Mail::Restored => {

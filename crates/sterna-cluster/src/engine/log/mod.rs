@@ -39,9 +39,6 @@ const PLACE_BITS: u32 = 10;
 const MOST_IN_ENTRY: usize = 1 << PLACE_BITS;
 const _: () = assert!(sterna_broker::MOST_TOGETHER <= MOST_IN_ENTRY);
 
-/// The subject of entries whose messages were published together. No topic has it.
-const TOGETHER: &str = "together";
-
 /// An item that waits for the log.
 #[derive(Debug)]
 pub(in crate::engine) enum Item {

@@ -13,12 +13,13 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use sterna_broker::{ReadAnswer, ReadRequest};
 
-use super::{TOGETHER, position, sequence};
+use super::{position, sequence};
 use crate::engine::streams::LOG;
 use crate::engine::{Core, Retry, retained};
 use crate::owners::number_in;
 use crate::port::ToShard;
 use crate::subject;
+use crate::subjects;
 
 /// Patterns of subjects that NATS is asked for. A reader with more looks at every entry.
 const MOST_PATTERNS: usize = 16;
@@ -247,13 +248,13 @@ impl Core {
         if filters.iter().any(|filter| is_wild(filter)) {
             patterns.insert("long.>".to_owned());
         }
-        patterns.insert(TOGETHER.to_owned());
+        patterns.insert(subjects::TOGETHER.to_owned());
         if patterns.len() > MOST_PATTERNS {
             patterns = HashSet::from([">".to_owned()]);
         }
         let patterns = patterns.into_iter();
         patterns
-            .map(|pattern| self.settings.subject(&format!("log.{pattern}")))
+            .map(|pattern| self.settings.subject(&subjects::log(&pattern)))
             .collect()
     }
 }

@@ -10,6 +10,7 @@ use crate::engine::sessions::key_of;
 use crate::engine::{Core, Retry};
 use crate::owners::Key;
 use crate::requests;
+use crate::subjects;
 use crate::tail::{self, Records, Settled, Settles};
 
 impl Core {
@@ -112,7 +113,7 @@ impl Core {
         let Some((from, to)) = missing else {
             return Ok(());
         };
-        let mut head = Head::new(self.settings.subject("log.>"));
+        let mut head = Head::new(self.settings.subject(&subjects::log(">")));
         let mut next = sequence(from).max(1);
         while let Some(entry) = self.next_of(&mut head, next).await? {
             if position(entry.sequence, 0) >= to {
