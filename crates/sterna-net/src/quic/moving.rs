@@ -115,8 +115,8 @@ impl Connected {
     /// and its padding later. So an acknowledgement with a challenge counts as bytes in flight, and sets no loss timer.
     /// Where such packets are lost and fill the window, nothing is ever sent again. A PING makes them count in full.
     fn elicit(&mut self, is_answered: bool) {
-        // An answer is the right one as a rule, and ends the challenge. What a wrong one leads to does not fill a window
-        // of that size, and every other client is spared an acknowledgement.
+        // An answer is the right one as a rule, and ends the challenge. The acknowledgement of a wrong one leaves room in a
+        // window of that size, and every other client is spared a packet.
         let room_bytes = ROOM_DATAGRAMS * u64::from(self.quic.stats().path.current_mtu);
         if !is_answered || self.quic.congestion_state().window() < room_bytes {
             self.quic.ping();
