@@ -32,6 +32,10 @@ impl Application for Desk<'_, '_> {
         self.api.writable(self.cx, self.peer, out);
     }
 
+    fn half_closed(&mut self, out: &mut dyn Responses) {
+        self.api.show_life(self.cx, self.peer, out);
+    }
+
     fn stop(&mut self, out: &mut dyn Responses) {
         self.api.stop(self.cx, self.peer, out);
     }

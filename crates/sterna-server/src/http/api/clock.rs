@@ -76,15 +76,29 @@ impl Api {
                 }
             }
             if is_due(heartbeat_ms(subscription)) {
-                subscription.quiet_since_ms = now_ms;
-                // A response that is full needs no sign of life: it has more to say.
-                if out.has_room(subscription.exchange) {
-                    let mut buffer = std::mem::take(&mut self.buffer);
-                    buffer.extend_from_slice(subscription.format.heartbeat());
-                    flush(out, subscription, &mut buffer, now_ms);
-                    self.buffer = buffer;
-                }
+                self.beat(subscription, out, now_ms);
             }
+        }
+    }
+
+    /// Has every open response give a sign of life now.
+    pub(crate) fn show_life(&mut self, cx: &Context<'_>, peer: &mut Peer, out: &mut dyn Responses) {
+        for subscription in &mut peer.subscriptions {
+            let is_poll = matches!(subscription.outlet, Outlet::Poll(_));
+            if !is_poll && !matches!(subscription.state, State::Opening(_)) {
+                self.beat(subscription, out, cx.now_ms);
+            }
+        }
+    }
+
+    /// A sign of life. A response that is full needs none: it has more to say.
+    fn beat(&mut self, subscription: &mut Subscription, out: &mut dyn Responses, now_ms: u64) {
+        subscription.quiet_since_ms = now_ms;
+        if out.has_room(subscription.exchange) {
+            let mut buffer = std::mem::take(&mut self.buffer);
+            buffer.extend_from_slice(subscription.format.heartbeat());
+            flush(out, subscription, &mut buffer, now_ms);
+            self.buffer = buffer;
         }
     }
 
