@@ -11,7 +11,7 @@ use crate::losses::LossReason;
 use crate::message::Message;
 use crate::nodes::{Entry, List, NIL, Nodes};
 use crate::pressure::Pressure;
-use crate::queues::Queues;
+use crate::queues::{QueueKey, Queues};
 use crate::session::BrokerSession;
 
 /// The contents of a session's queue and ledger, in numbers.
@@ -98,7 +98,7 @@ impl<P> Queues<P> {
             let is_full =
                 self.is_full(session, message) || (self.is_over_memory && session.is_active());
             if is_full
-                && !(was_on_way && self.takes_on_way(slot))
+                && !(was_on_way && self.takes_on_way(QueueKey::Session(slot)))
                 && !self.makes_room(slot, message)
             {
                 self.lose(slot, Some(message), LossReason::Full);
@@ -110,7 +110,7 @@ impl<P> Queues<P> {
         let has_half = (!keeps_up && session.pending.len() >= self.limits.queued_messages / 2)
             || session.account.held_bytes() >= self.limits.queued_bytes as u64 / 2;
         if has_half {
-            self.crowd(now_ms, slot);
+            self.crowd(now_ms, QueueKey::Session(slot));
         }
         true
     }

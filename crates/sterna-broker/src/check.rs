@@ -7,7 +7,7 @@ use crate::api::DoorState;
 use crate::counters::Counters;
 use crate::group::{GROUP_OWNER, Group};
 use crate::nodes::{List, NIL, Phase};
-use crate::queues::{Queues, TimerKey};
+use crate::queues::{QueueKey, Queues};
 use crate::session::{BrokerSession, NEVER_MS};
 
 impl<P: DoorState> Queues<P> {
@@ -26,7 +26,7 @@ impl<P: DoorState> Queues<P> {
             let deadline_ms = self.sessions.packed_deadline_ms(slot);
             assert!(
                 deadline_ms == NEVER_MS
-                    || (self.timers).contains(&(deadline_ms, TimerKey::Session(slot))),
+                    || (self.timers).contains(&(deadline_ms, QueueKey::Session(slot))),
                 "the timer of a packed session"
             );
         }
@@ -109,7 +109,7 @@ impl<P: DoorState> Queues<P> {
         );
         assert!(
             session.timer_ms == NEVER_MS
-                || (self.timers).contains(&(session.timer_ms, TimerKey::Session(slot))),
+                || (self.timers).contains(&(session.timer_ms, QueueKey::Session(slot))),
             "the timer of {name}"
         );
     }

@@ -20,7 +20,7 @@ use crate::message::{Message, Qos};
 use crate::nodes::{Entry, List, NIL, Nodes};
 use crate::pressure::Pressure;
 use crate::queue_rules::{HIGHEST_PRIORITY, QueueRules};
-use crate::queues::{Queues, TimerKey, next_sweep_ms};
+use crate::queues::{QueueKey, Queues, next_sweep_ms};
 use crate::records::{self, Kind};
 use crate::rights::Permit;
 use crate::route::{Context, RouteFlags};
@@ -160,6 +160,11 @@ impl Group {
             HIGHEST_PRIORITY - rules.reader.priority(message).min(HIGHEST_PRIORITY)
         });
         (u64::from(class) << COUNT_BITS) | self.next_count
+    }
+
+    /// A number that rises by one with each message that is new in the queue.
+    pub(crate) const fn entered_count(&self) -> u64 {
+        self.next_count
     }
 
     /// Messages that wait, in memory or in the log, and are due.
@@ -423,14 +428,15 @@ impl Group {
 
 impl<P> Queues<P> {
     /// Appends a message to a group's queue, if its limits allow. A kept queue has been asked before:
-    /// the publisher has `reserved` its room.
+    /// the publisher has `reserved` its room. `was_on_way` says whether another shard has published it, or its
+    /// publisher cannot wait.
     pub(crate) fn push_to_group(
         &mut self,
         now_ms: u64,
         id: u32,
         message: &Arc<Message>,
         position: u64,
-        reserved: bool,
+        (reserved, was_on_way): (bool, bool),
     ) {
         self.read_unread(id);
         let Some(group) = self.groups.get(&id) else {
@@ -441,7 +447,7 @@ impl<P> Queues<P> {
             // Messages that enter the queue are counted then.
             fill.remove(1, body_bytes);
         }
-        if !group.is_kept && !self.group_admits(id, message) {
+        if !group.is_kept && !self.group_admits(now_ms, id, message, was_on_way) {
             if message.qos().is_acknowledged() {
                 self.settle_in_group(id, position);
             }
@@ -497,7 +503,7 @@ impl<P> Queues<P> {
     }
 
     /// Whether a queue that isn't kept may take another message; makes room where that is the rule.
-    fn group_admits(&mut self, id: u32, message: &Message) -> bool {
+    fn group_admits(&mut self, now_ms: u64, id: u32, message: &Message, was_on_way: bool) -> bool {
         let Some(group) = self.groups.get(&id) else {
             return false;
         };
@@ -526,6 +532,17 @@ impl<P> Queues<P> {
                 || (group.waiting() < self.limits.group_queued_messages
                     && group.queued_bytes + body_bytes <= self.limits.group_queued_bytes as u64);
             if fits {
+                let has_half = group.waiting() >= self.limits.group_queued_messages / 2
+                    || group.queued_bytes >= self.limits.group_queued_bytes as u64 / 2;
+                if has_half && message.qos().is_acknowledged() {
+                    self.crowd(now_ms, QueueKey::Group(id));
+                }
+                return true;
+            }
+            if was_on_way
+                && message.qos().is_acknowledged()
+                && self.takes_on_way(QueueKey::Group(id))
+            {
                 return true;
             }
             if self.limits.queue_full == QueueFull::DropNewest {
@@ -569,6 +586,9 @@ impl<P> Queues<P> {
                 group.queued_bytes == 0 || group.waiting() + group.delayed_len() > 0,
                 "an empty queue has no bytes"
             );
+        }
+        if !self.holders.is_empty() {
+            self.look_at_holder(QueueKey::Group(id));
         }
     }
 
@@ -622,8 +642,9 @@ impl<P> Queues<P> {
 
     /// Drops a group with its queue.
     pub(crate) fn end_group(&mut self, id: u32) {
+        self.forget_holder(QueueKey::Group(id));
         if let Some(group) = self.groups.remove(&id) {
-            self.timers.remove(&(group.timer_ms, TimerKey::Group(id)));
+            self.timers.remove(&(group.timer_ms, QueueKey::Group(id)));
             self.drain(group.queue);
             self.counters.logged_messages -= group.tail.len() as u64;
             if let Some(delayed) = group.delayed {
@@ -644,9 +665,9 @@ impl<P> Queues<P> {
         };
         let timer_ms = group.sweep_at_ms.min(group.due_ms());
         if timer_ms != group.timer_ms {
-            self.timers.remove(&(group.timer_ms, TimerKey::Group(id)));
+            self.timers.remove(&(group.timer_ms, QueueKey::Group(id)));
             if timer_ms != NEVER_MS {
-                self.timers.insert((timer_ms, TimerKey::Group(id)));
+                self.timers.insert((timer_ms, QueueKey::Group(id)));
             }
             group.timer_ms = timer_ms;
         }

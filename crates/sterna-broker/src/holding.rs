@@ -4,6 +4,9 @@
 //! a reader whose queue is half full holds who publishes to it: front doors ask before each message, and look at no more of
 //! a held client until the queue has drained to a quarter. Readers of the log hold nobody, for they fall behind instead.
 //!
+//! A shared subscription whose members are connected is such a reader, too. Its queue has a limit also where it is in the
+//! log. One that is kept refuses messages instead, and in a cluster its root falls behind.
+//!
 //! A reader that takes too little of its queue for a while is *slow*. It holds nobody until it takes enough again, and
 //! its queue drops by its rule meanwhile. The time in which its own client is held does not count.
 
@@ -13,15 +16,44 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustc_hash::FxHashMap;
 
 use crate::far_group::ROOT_CONSUMER;
-use crate::queues::Queues;
+use crate::queues::{QueueKey, Queues};
+use crate::route::Target;
 use crate::session::{BrokerSession, NEVER_MS};
 
 /// A reader whose queue holds publishers, on any shard.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CrowdedReader {
     pub(crate) shard: u16,
-    pub(crate) slot: u32,
+    pub(crate) queue: QueueKey,
+    /// That of the session; 0 for a shared subscription, whose number is used once.
     pub(crate) generation: u32,
+}
+
+impl CrowdedReader {
+    pub(crate) const fn session(shard: u16, slot: u32, generation: u32) -> Self {
+        Self {
+            shard,
+            queue: QueueKey::Session(slot),
+            generation,
+        }
+    }
+
+    pub(crate) const fn group(shard: u16, id: u32) -> Self {
+        Self {
+            shard,
+            queue: QueueKey::Group(id),
+            generation: 0,
+        }
+    }
+
+    /// The reader that a message of a shard goes to.
+    pub(crate) const fn of(shard: u16, target: &Target) -> Self {
+        if target.flags.is_group() {
+            Self::group(shard, target.slot)
+        } else {
+            Self::session(shard, target.slot, target.generation)
+        }
+    }
 }
 
 /// Messages of each shard that a queue takes beyond its limit while its reader holds publishers, since these could not
@@ -150,9 +182,10 @@ impl Holds {
         false
     }
 
-    /// Whether the client of a reader waits itself. Its acknowledgements are not read meanwhile.
-    fn is_held(&self, reader: CrowdedReader) -> bool {
-        self.state().held.contains_key(&reader)
+    /// Whether the clients of a reader wait themselves, all of so many. Their acknowledgements are not read meanwhile.
+    fn are_held(&self, reader: CrowdedReader, clients: usize) -> bool {
+        let state = self.state();
+        (state.held.get(&reader)).is_some_and(|held| held.clients as usize >= clients)
     }
 
     /// A client with these readers waits for that holder no more. A client that has taken one of them over since may wait
@@ -178,6 +211,7 @@ const PARTS: usize = 4;
 /// A reader of this shard whose queue was half full, and has not drained since.
 #[derive(Debug)]
 pub(crate) struct Holding {
+    /// See [`CrowdedReader`].
     generation: u32,
     /// When it was looked at last, in milliseconds.
     looked_ms: u64,
@@ -191,91 +225,116 @@ pub(crate) struct Holding {
     is_slow: bool,
 }
 
-/// All messages that were taken out of a queue so far, modulo 2^32: those that came, less those that wait.
-const fn taken<P>(session: &BrokerSession<P>) -> u32 {
-    session
-        .next_sequence
-        .wrapping_sub(session.pending.len() as u32)
+/// The figures of a reader's queue that are looked at.
+#[derive(Clone, Copy, Debug)]
+struct Figures {
+    generation: u32,
+    /// Clients that take messages out of it.
+    clients: usize,
+    waiting: usize,
+    /// All messages that were taken out of it so far, modulo 2^32: those that came, less those that wait.
+    taken: u32,
+    has_drained: bool,
 }
 
 impl Holding {
-    fn new<P>(now_ms: u64, session: &BrokerSession<P>) -> Self {
+    const fn new(now_ms: u64, figures: Figures) -> Self {
         Self {
-            generation: session.generation,
+            generation: figures.generation,
             looked_ms: now_ms,
             looks: 1,
-            taken: [taken(session); PARTS],
+            taken: [figures.taken; PARTS],
             is_fresh: true,
             is_slow: false,
         }
     }
 
     /// Whether the reader has taken its share in the time that it has for that. It has as long at the beginning.
-    fn has_taken<P>(&self, session: &BrokerSession<P>, percent: usize) -> bool {
-        let least = (session.pending.len() * percent / 100).max(1);
+    fn has_taken(&self, figures: Figures, percent: usize) -> bool {
+        let least = (figures.waiting * percent / 100).max(1);
         let before = self.taken[self.looks % PARTS];
         // Messages that its consumer gives back count out.
-        let taken = taken(session).wrapping_sub(before) as i32;
+        let taken = figures.taken.wrapping_sub(before) as i32;
         i64::from(taken) >= least as i64
     }
 
     /// Notes a look.
-    fn look<P>(&mut self, now_ms: u64, session: &BrokerSession<P>) {
+    const fn look(&mut self, now_ms: u64, figures: Figures) {
         self.looked_ms = now_ms;
-        self.taken[self.looks % PARTS] = taken(session);
+        self.taken[self.looks % PARTS] = figures.taken;
         self.looks += 1;
     }
 }
 
 impl<P> Queues<P> {
-    pub(crate) const fn holder(&self, slot: u32, generation: u32) -> CrowdedReader {
+    const fn holder(&self, queue: QueueKey, generation: u32) -> CrowdedReader {
         CrowdedReader {
             shard: self.shard,
-            slot,
+            queue,
             generation,
         }
     }
 
+    /// The figures of a queue; `None` where there is no such queue.
+    fn figures(&self, queue: QueueKey) -> Option<Figures> {
+        match queue {
+            QueueKey::Session(slot) => {
+                let session = self.sessions.get(slot)?;
+                let is_read = (session.consumer()).is_some_and(|reader| reader != ROOT_CONSUMER);
+                let waiting = session.pending.len();
+                Some(Figures {
+                    generation: session.generation,
+                    clients: usize::from(is_read),
+                    waiting,
+                    taken: session.next_sequence.wrapping_sub(waiting as u32),
+                    has_drained: self.has_drained(session),
+                })
+            }
+            QueueKey::Group(id) => {
+                let group = self.groups.get(&id)?;
+                let holds = !group.is_kept && !self.branches.is_on;
+                let waiting = group.waiting();
+                let has_drained = waiting <= self.limits.group_queued_messages / 4
+                    && group.queued_bytes <= self.limits.group_queued_bytes as u64 / 4;
+                Some(Figures {
+                    generation: 0,
+                    clients: if holds { group.attending } else { 0 },
+                    waiting,
+                    taken: (group.entered_count() as u32).wrapping_sub(waiting as u32),
+                    has_drained: waiting == 0 || has_drained,
+                })
+            }
+        }
+    }
+
     /// A queue is half full, and takes another message: its reader holds publishers from now on.
-    pub(crate) fn crowd(&mut self, now_ms: u64, slot: u32) {
+    pub(crate) fn crowd(&mut self, now_ms: u64, queue: QueueKey) {
         self.is_crowded = true;
         if self.limits.reader_stall_ms == 0 {
             return;
         }
-        let session = &self.sessions[slot];
-        if let Some(holding) = self.holders.get(&slot) {
-            if holding.is_slow && holding.has_taken(session, self.limits.reader_share_percent) {
-                self.hold_again(now_ms, slot);
+        let Some(figures) = self.figures(queue) else {
+            return;
+        };
+        if let Some(holding) = self.holders.get(&queue) {
+            if holding.is_slow && holding.has_taken(figures, self.limits.reader_share_percent) {
+                self.begin_hold(now_ms, queue, figures);
             }
-            return;
+        } else if figures.clients > 0 {
+            self.holders_due_ms = (self.holders_due_ms).min(now_ms + self.part_ms());
+            self.begin_hold(now_ms, queue, figures);
         }
-        if session
-            .consumer()
-            .is_none_or(|reader| reader == ROOT_CONSUMER)
-        {
-            return;
-        }
-        let holder = self.holder(slot, session.generation);
-        self.holders.insert(slot, Holding::new(now_ms, session));
-        self.holders_due_ms = (self.holders_due_ms).min(now_ms + self.part_ms());
-        self.begin_hold(holder);
     }
 
     const fn part_ms(&self) -> u64 {
         self.limits.reader_stall_ms.div_ceil(PARTS as u64)
     }
 
-    fn hold_again(&mut self, now_ms: u64, slot: u32) {
-        let holding = Holding::new(now_ms, &self.sessions[slot]);
-        let holder = self.holder(slot, holding.generation);
-        self.holders.insert(slot, holding);
-        self.begin_hold(holder);
-    }
-
-    fn begin_hold(&mut self, holder: CrowdedReader) {
+    fn begin_hold(&mut self, now_ms: u64, queue: QueueKey, figures: Figures) {
+        self.holders.insert(queue, Holding::new(now_ms, figures));
         self.counters.readers_holding += 1;
         self.counters.reader_holds += 1;
-        self.holds.begin(holder);
+        self.holds.begin(self.holder(queue, figures.generation));
     }
 
     fn end_hold(&mut self, holder: CrowdedReader) {
@@ -287,32 +346,31 @@ impl<P> Queues<P> {
     }
 
     /// A queue may have drained, or its reader gone: if so, it holds nobody any more.
-    pub(crate) fn look_at_holder(&mut self, slot: u32) {
-        let Some(holding) = self.holders.get(&slot) else {
+    pub(crate) fn look_at_holder(&mut self, queue: QueueKey) {
+        let Some(holding) = self.holders.get(&queue) else {
             return;
         };
         let generation = holding.generation;
-        let session = self.sessions.get(slot);
-        let session = session.filter(|session| {
-            session.generation == generation && session.is_connected() && !self.has_drained(session)
+        let figures = self.figures(queue).filter(|figures| {
+            figures.generation == generation && figures.clients > 0 && !figures.has_drained
         });
-        let Some(taken) = session.map(taken) else {
-            return self.forget_holder(slot);
+        let Some(figures) = figures else {
+            return self.forget_holder(queue);
         };
-        if let Some(holding) = self.holders.get_mut(&slot)
+        if let Some(holding) = self.holders.get_mut(&queue)
             && std::mem::take(&mut holding.is_fresh)
         {
             // Messages that went at once were not taken in the time that begins.
-            holding.taken = [taken; PARTS];
+            holding.taken = [figures.taken; PARTS];
         }
     }
 
-    /// The reader of a session is gone: it holds nobody any more.
-    pub(crate) fn forget_holder(&mut self, slot: u32) {
-        if let Some(holding) = self.holders.remove(&slot)
+    /// A reader is gone: it holds nobody any more.
+    pub(crate) fn forget_holder(&mut self, queue: QueueKey) {
+        if let Some(holding) = self.holders.remove(&queue)
             && !holding.is_slow
         {
-            self.end_hold(self.holder(slot, holding.generation));
+            self.end_hold(self.holder(queue, holding.generation));
         }
     }
 
@@ -323,21 +381,36 @@ impl<P> Queues<P> {
     }
 
     /// Whether a reader of this shard holds publishers.
-    pub(crate) fn is_holder(&self, slot: u32, generation: u32) -> Option<CrowdedReader> {
-        let holding = self.holders.get(&slot)?;
-        let is_it = !holding.is_slow && holding.generation == generation;
-        is_it.then(|| self.holder(slot, generation))
+    pub(crate) fn is_holding(&self, reader: CrowdedReader) -> bool {
+        (self.holders.get(&reader.queue))
+            .is_some_and(|holding| !holding.is_slow && holding.generation == reader.generation)
     }
 
     /// Whether a full queue takes a message all the same that could not wait. It comes from another shard, and was on its
     /// way before its publisher could be held, or its publisher cannot be held.
-    pub(crate) fn takes_on_way(&self, slot: u32) -> bool {
-        let session = &self.sessions[slot];
+    pub(crate) fn takes_on_way(&self, queue: QueueKey) -> bool {
+        let (waiting, bytes, most, most_bytes) = match queue {
+            QueueKey::Session(slot) => {
+                let session = &self.sessions[slot];
+                let held_bytes = session.account.held_bytes();
+                let (most, most_bytes) = (self.limits.queued_messages, self.limits.queued_bytes);
+                (session.pending.len(), held_bytes, most, most_bytes)
+            }
+            QueueKey::Group(id) => {
+                let Some(group) = self.groups.get(&id) else {
+                    return false;
+                };
+                let limits = &self.limits;
+                let (most, most_bytes) = (limits.group_queued_messages, limits.group_queued_bytes);
+                (group.waiting(), group.queued_bytes, most, most_bytes)
+            }
+        };
         let shards = self.marks.len() + 1;
+        let holds = |figures: Figures| self.is_holding(self.holder(queue, figures.generation));
         !self.is_over_memory
-            && self.is_holder(slot, session.generation).is_some()
-            && session.pending.len() < self.limits.queued_messages + shards * MOST_ON_WAY
-            && session.account.held_bytes() < 2 * self.limits.queued_bytes as u64
+            && waiting < most + shards * MOST_ON_WAY
+            && bytes < 2 * most_bytes as u64
+            && self.figures(queue).is_some_and(holds)
     }
 
     /// Looks at readers that hold publishers, a few times in the time that they have to take their share: they may be
@@ -346,43 +419,41 @@ impl<P> Queues<P> {
         if self.holders_due_ms > now_ms {
             return;
         }
-        let slots: Vec<u32> = self.holders.keys().copied().collect();
+        let queues: Vec<QueueKey> = self.holders.keys().copied().collect();
         let (part_ms, percent) = (self.part_ms(), self.limits.reader_share_percent);
         let mut due_ms = NEVER_MS;
-        for slot in slots {
-            self.look_at_holder(slot);
-            let Some(holding) = self.holders.get_mut(&slot) else {
+        for queue in queues {
+            self.look_at_holder(queue);
+            let Some(figures) = self.figures(queue) else {
                 continue;
             };
-            let (generation, was_slow) = (holding.generation, holding.is_slow);
+            let reader = self.holder(queue, figures.generation);
+            let Some(holding) = self.holders.get_mut(&queue) else {
+                continue;
+            };
             if now_ms >= holding.looked_ms + part_ms {
-                let session = &self.sessions[slot];
-                let reader = CrowdedReader {
-                    shard: self.shard,
-                    slot,
-                    generation,
-                };
-                if !was_slow && self.holds.is_held(reader) {
-                    // It could not take its share. Its time begins when its client is read again.
-                    *holding = Holding::new(now_ms, session);
+                let was_slow = holding.is_slow;
+                if !was_slow && self.holds.are_held(reader, figures.clients) {
+                    // It could not take its share. Its time begins when its clients are read again.
+                    *holding = Holding::new(now_ms, figures);
                     due_ms = due_ms.min(now_ms + part_ms);
                     continue;
                 }
                 let is_over = holding.looks >= PARTS;
-                let has_taken = holding.has_taken(session, percent);
-                holding.look(now_ms, session);
+                let has_taken = holding.has_taken(figures, percent);
+                holding.look(now_ms, figures);
                 if was_slow && has_taken {
-                    self.hold_again(now_ms, slot);
+                    self.begin_hold(now_ms, queue, figures);
                 } else if !was_slow && is_over && !has_taken {
                     holding.is_slow = true;
                     self.counters.readers_slow += 1;
-                    self.tell_of(now_ms, slot, true);
+                    self.tell_of(now_ms, queue, true);
                     self.end_hold(reader);
                 } else if !was_slow && is_over {
-                    self.tell_of(now_ms, slot, false);
+                    self.tell_of(now_ms, queue, false);
                 }
             }
-            if let Some(holding) = self.holders.get(&slot) {
+            if let Some(holding) = self.holders.get(&queue) {
                 due_ms = due_ms.min(holding.looked_ms + part_ms);
             }
         }
@@ -390,13 +461,16 @@ impl<P> Queues<P> {
     }
 
     /// Tells the watcher of a reader, unless it was told of another a short time ago.
-    fn tell_of(&mut self, now_ms: u64, slot: u32, is_slow: bool) {
+    fn tell_of(&mut self, now_ms: u64, queue: QueueKey, is_slow: bool) {
         let not_before_ms = &mut self.untold_ms[usize::from(is_slow)];
         if let Some(watcher) = &self.loss_watcher
             && *not_before_ms <= now_ms
         {
             *not_before_ms = now_ms + TOLD_EVERY_MS;
-            let reader = &self.sessions[slot].client_id;
+            let reader = match queue {
+                QueueKey::Session(slot) => &*self.sessions[slot].client_id,
+                QueueKey::Group(id) => (self.groups.get(&id)).map_or("", |group| &group.filter),
+            };
             if is_slow {
                 watcher.slow(reader);
             } else {
@@ -420,12 +494,8 @@ impl<P> Queues<P> {
 mod tests {
     use super::*;
 
-    fn reader(slot: u32) -> CrowdedReader {
-        CrowdedReader {
-            shard: 0,
-            slot,
-            generation: 0,
-        }
+    const fn reader(slot: u32) -> CrowdedReader {
+        CrowdedReader::session(0, slot, 0)
     }
 
     /// The client that had the session before ends its own wait, be it for the same reader or not.
@@ -437,10 +507,10 @@ mod tests {
             assert!(holds.hold(first, &[taken_over]));
             assert!(holds.hold(second, &[taken_over]));
             holds.let_go(first, &[taken_over]);
-            assert!(holds.is_held(taken_over));
+            assert!(holds.are_held(taken_over, 1));
             assert!(!holds.hold(taken_over, &[second]), "that is a circle");
             holds.let_go(second, &[taken_over]);
-            assert!(!holds.is_held(taken_over));
+            assert!(!holds.are_held(taken_over, 1));
             assert!(holds.hold(taken_over, &[second]));
         }
     }

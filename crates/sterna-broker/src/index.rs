@@ -10,7 +10,7 @@ use crate::broker::Reach;
 use crate::cache::{Lookup, MatchCache, Matches};
 use crate::fill::Fill;
 use crate::filter::is_topic;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::hash::KeyedState;
 use crate::levels::{LevelTree, Scratch};
@@ -100,6 +100,8 @@ pub(crate) struct Index {
     handed_over: WantedIndex,
     /// The filters of this node that other nodes are told; `None` where nobody asks this shard.
     own_interest: Option<Box<OwnInterest>>,
+    /// Names that other nodes are told as if they were filters with a reader.
+    announced: FxHashSet<Arc<str>>,
     cache: MatchCache,
     cache_targets: usize,
     scratch: Scratch,
@@ -130,6 +132,7 @@ impl Index {
             wanted: WantedIndex::new(hashing),
             handed_over: WantedIndex::new(hashing),
             own_interest: None,
+            announced: FxHashSet::default(),
             cache: MatchCache::new(limits.match_cache_topics, hashing),
             cache_targets: limits.match_cache_targets,
             scratch: Scratch::default(),
@@ -433,6 +436,18 @@ impl Index {
         self.wanted.has(filter)
     }
 
+    /// Tells other nodes a name, or no longer. It counts as a filter, and gets no message.
+    pub(crate) fn announce(&mut self, name: Arc<str>, is_there: bool) {
+        if let Some(own) = &mut self.own_interest {
+            own.note(&name, false);
+            if is_there {
+                self.announced.insert(name);
+            } else {
+                self.announced.remove(&name);
+            }
+        }
+    }
+
     /// Begins to note which filters have readers. To be called while there are none.
     pub(crate) fn note_interest(&mut self) {
         self.own_interest = Some(Box::default());
@@ -443,7 +458,7 @@ impl Index {
         let Some(own) = &mut self.own_interest else {
             return Vec::new();
         };
-        let (exact, wild) = (&self.exact, &self.wild);
+        let (exact, wild, announced) = (&self.exact, &self.wild, &self.announced);
         let routes = |filter: &str| {
             if is_wild(filter) {
                 wild.get(filter)
@@ -452,8 +467,15 @@ impl Index {
             }
         };
         own.take(
-            |filter| routes(filter).is_some_and(Routes::has_session),
-            |filter| routes(filter).map_or(Interest::None, Routes::highest_interest),
+            |filter| announced.contains(filter) || routes(filter).is_some_and(Routes::has_session),
+            |filter| {
+                let highest = routes(filter).map_or(Interest::None, Routes::highest_interest);
+                if announced.contains(filter) {
+                    highest.max(Interest::AtMostOnce)
+                } else {
+                    highest
+                }
+            },
         )
     }
 

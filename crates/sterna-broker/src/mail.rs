@@ -32,6 +32,8 @@ pub(crate) enum Letter<P> {
     Deliver(Vec<Parcel>),
     /// Clients of yours wait for a reader of mine, which holds nobody any more.
     LetGo { reader: CrowdedReader },
+    /// Tell other nodes this name, or no longer.
+    Announce { name: Arc<str>, is_there: bool },
     /// Your index is far behind the route log.
     CatchUp,
     /// Say how far you have sent me what you publish.

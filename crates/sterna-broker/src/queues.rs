@@ -28,9 +28,9 @@ use crate::sessions::Sessions;
 use crate::store::{Change, Store};
 use crate::watch::{RoadWatcher, Step};
 
-/// The subject of a timer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum TimerKey {
+/// A queue of the shard: that of a session, by its slot, or that of a shared subscription.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) enum QueueKey {
     Session(u32),
     Group(u32),
 }
@@ -100,7 +100,7 @@ pub(crate) struct Queues<P> {
     pub(crate) dead: Vec<Dead>,
     /// Sessions whose groups may assign more than their consumers take.
     pub(crate) unbalanced: Vec<u32>,
-    pub(crate) timers: BTreeSet<(u64, TimerKey)>,
+    pub(crate) timers: BTreeSet<(u64, QueueKey)>,
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
     pub(crate) loss_watcher: Option<Box<dyn LossWatcher>>,
@@ -143,8 +143,8 @@ pub(crate) struct Queues<P> {
     pub(crate) shard: u16,
     /// The readers of all shards that hold publishers.
     pub(crate) holds: Arc<Holds>,
-    /// Readers of this shard whose queues were half full and have not drained since, by slot.
-    pub(crate) holders: FxHashMap<u32, Holding>,
+    /// Readers of this shard whose queues were half full and have not drained since.
+    pub(crate) holders: FxHashMap<QueueKey, Holding>,
     /// When to look at them.
     pub(crate) holders_due_ms: u64,
     /// When the watcher may be told again of a reader that holds publishers, and of a slow one.
@@ -194,7 +194,8 @@ impl<P: DoorState> Queues<P> {
     ) {
         if target.flags.is_group() {
             let is_reserved = target.flags.keeps();
-            self.push_to_group(now_ms, target.slot, &message, position, is_reserved);
+            let way = (is_reserved, was_on_way);
+            self.push_to_group(now_ms, target.slot, &message, position, way);
             return;
         }
         let Some(session) = self.session(target.slot, target.generation) else {
@@ -430,7 +431,7 @@ impl<P> Queues<P> {
         {
             self.list_if_ready(slot);
             if !self.holders.is_empty() {
-                self.look_at_holder(slot);
+                self.look_at_holder(QueueKey::Session(slot));
             }
         }
         while let Some(slot) = self.ready.pop_front() {
@@ -742,9 +743,9 @@ impl<P> Queues<P> {
         let deadline_ms = session.deadline_ms();
         if deadline_ms != session.timer_ms {
             self.timers
-                .remove(&(session.timer_ms, TimerKey::Session(slot)));
+                .remove(&(session.timer_ms, QueueKey::Session(slot)));
             if deadline_ms != NEVER_MS {
-                self.timers.insert((deadline_ms, TimerKey::Session(slot)));
+                self.timers.insert((deadline_ms, QueueKey::Session(slot)));
             }
             session.timer_ms = deadline_ms;
         }

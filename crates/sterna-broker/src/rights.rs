@@ -64,9 +64,17 @@ pub trait Rights: fmt::Debug + Send + Sync {
         self.reads(holder, filter, queue)
     }
 
-    /// The same of a subscription that has lost its right. It gets nothing while this is nothing.
+    /// The same of a subscription that has lost its right by what was said of its holder. It gets nothing while this is
+    /// nothing.
     fn reads_again(&self, holder: Holder<'_>, filter: &str, queue: Option<&str>) -> Right {
         self.still_reads(holder, filter, queue)
+    }
+
+    /// Whether rules deny a subscription whatever is said of its holder. Its right comes back with other rules then, by
+    /// [`still_reads`](Self::still_reads), also while the holder is away.
+    fn denies_whatever(&self, holder: Holder<'_>, filter: &str, queue: Option<&str>) -> bool {
+        let _ = (holder, filter, queue);
+        false
     }
 
     /// Whether other things may be said of a holder each time that its client comes back. Its session is then

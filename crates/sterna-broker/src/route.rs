@@ -34,21 +34,27 @@ pub(crate) struct Rest {
     pub(crate) length: Option<u64>,
     /// Whether the right is back. The client is yet to be sent the retained messages that have changed.
     pub(crate) is_over: bool,
+    /// Whether rules took it, whatever is said of the client.
+    pub(crate) is_by_rules: bool,
 }
 
 impl Rest {
     /// As one number of a record: zero for none.
     pub(crate) fn number(rest: Option<Self>) -> u64 {
-        rest.map_or(0, |rest| (rest.since_ms << 1 | u64::from(rest.is_over)) + 1)
+        rest.map_or(0, |rest| {
+            let flags = u64::from(rest.is_over) | u64::from(rest.is_by_rules) << 1;
+            (rest.since_ms << 2 | flags) + 1
+        })
     }
 
     /// The same back.
     pub(crate) fn of_number(number: u64) -> Option<Self> {
         let number = number.checked_sub(1)?;
         Some(Self {
-            since_ms: number >> 1,
+            since_ms: number >> 2,
             length: None,
             is_over: number & 1 != 0,
+            is_by_rules: number & 2 != 0,
         })
     }
 }

@@ -244,6 +244,11 @@ pub trait Store: Send + fmt::Debug {
         1
     }
 
+    /// Whether messages are refused for want of room, or will be soon.
+    fn has_little_room(&self) -> bool {
+        self.is_full() || self.pressed_before() > 1
+    }
+
     /// While the room for messages is nearly used up: the position before which most of the log is. The reader that needs
     /// the oldest of it is to lose its consumer. It is 1 while there is room.
     fn pressed_before(&self) -> u64 {

@@ -130,12 +130,12 @@ impl Context<'_> {
             return false;
         }
         let sessions: Vec<SessionKey> = sessions.take(LOOKED_AT).collect();
-        let waits = self.broker.hold(reader, &sessions);
-        if waits {
-            let client = (connection, sessions);
-            self.holding.begin(self.now_ms, client, reader, budget_ms);
-        }
-        waits
+        let Some(own) = self.broker.hold(reader, &sessions) else {
+            return false;
+        };
+        let client = (connection, own);
+        self.holding.begin(self.now_ms, client, reader, budget_ms);
+        true
     }
 
     /// Ends the wait of a connection for a reader, if it waits; `is_gone` if it will not come again.
@@ -160,10 +160,10 @@ impl Context<'_> {
     }
 
     /// Tells the broker of the end of a wait for a reader, if there was one.
-    fn unhold(&self, ended: Option<(CrowdedReader, Vec<SessionKey>)>) -> bool {
+    fn unhold(&self, ended: Option<(CrowdedReader, Vec<CrowdedReader>)>) -> bool {
         let was_held = ended.is_some();
-        if let Some((reader, sessions)) = ended {
-            self.broker.unhold(reader, &sessions);
+        if let Some((reader, own)) = ended {
+            self.broker.unhold(reader, &own);
         }
         was_held
     }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
-use sterna_broker::{CrowdedReader, SessionKey};
+use sterna_broker::CrowdedReader;
 use sterna_net::ConnectionId;
 
 /// The budget that a client needs to begin to wait, in milliseconds: otherwise one without any would wait and go on at
@@ -45,8 +45,8 @@ pub(crate) struct Figures {
 struct Wait {
     /// Its place in the row, while it waits.
     place: Option<(CrowdedReader, u64)>,
-    /// Its sessions at that time.
-    sessions: Vec<SessionKey>,
+    /// Its own readers at that time, which take nothing meanwhile.
+    own: Vec<CrowdedReader>,
     /// The time since which it waits, or waits no more, in milliseconds.
     since_ms: u64,
     /// Its budget at that time, in milliseconds.
@@ -86,7 +86,7 @@ impl Holding {
     pub(crate) fn begin(
         &mut self,
         now_ms: u64,
-        (id, sessions): (ConnectionId, Vec<SessionKey>),
+        (id, own): (ConnectionId, Vec<CrowdedReader>),
         reader: CrowdedReader,
         budget_ms: u64,
     ) {
@@ -98,7 +98,7 @@ impl Holding {
         self.dues.insert((due_ms, id));
         let wait = Wait {
             place: Some(place),
-            sessions,
+            own,
             since_ms: now_ms,
             left_ms: budget_ms,
             due_ms,
@@ -118,20 +118,20 @@ impl Holding {
         row.next().map(|(_, id)| *id)
     }
 
-    /// Ends the wait of a client. Returns the reader that it waited for, and its own sessions at the beginning; `None`
+    /// Ends the wait of a client. Returns the reader that it waited for, and its own readers at the beginning; `None`
     /// where it does not wait.
     pub(crate) fn end(
         &mut self,
         now_ms: u64,
         id: ConnectionId,
         most_ms: u64,
-    ) -> Option<(CrowdedReader, Vec<SessionKey>)> {
+    ) -> Option<(CrowdedReader, Vec<CrowdedReader>)> {
         let wait = self.clients.get_mut(&id)?;
         let place = wait.place.take()?;
         let waited_ms = now_ms.saturating_sub(wait.since_ms);
         wait.left_ms = wait.left_ms.saturating_sub(waited_ms);
         wait.since_ms = now_ms;
-        let sessions = std::mem::take(&mut wait.sessions);
+        let own = std::mem::take(&mut wait.own);
         self.dues.remove(&(wait.due_ms, id));
         wait.due_ms = now_ms.saturating_add(most_ms.saturating_sub(wait.left_ms));
         self.dues.insert((wait.due_ms, id));
@@ -139,7 +139,7 @@ impl Holding {
         self.figures.held -= 1;
         self.figures.waited_ms += waited_ms;
         self.rows.remove(&place);
-        Some((place.0, sessions))
+        Some((place.0, own))
     }
 
     /// The same, and takes its budget away.
@@ -148,7 +148,7 @@ impl Holding {
         now_ms: u64,
         id: ConnectionId,
         most_ms: u64,
-    ) -> Option<(CrowdedReader, Vec<SessionKey>)> {
+    ) -> Option<(CrowdedReader, Vec<CrowdedReader>)> {
         let ended = self.end(now_ms, id, most_ms)?;
         if let Some(wait) = self.clients.get_mut(&id) {
             wait.left_ms = 0;
@@ -161,7 +161,7 @@ impl Holding {
         &mut self,
         now_ms: u64,
         id: ConnectionId,
-    ) -> Option<(CrowdedReader, Vec<SessionKey>)> {
+    ) -> Option<(CrowdedReader, Vec<CrowdedReader>)> {
         let ended = self.end(now_ms, id, 0);
         self.forget_due(id);
         self.clients.remove(&id);

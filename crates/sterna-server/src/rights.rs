@@ -216,13 +216,20 @@ impl Rights for InForce {
     }
 
     fn reads_again(&self, holder: Holder<'_>, filter: &str, queue: Option<&str>) -> Right {
-        let client = client_of(holder.client_id);
-        let is_known = (self.standings.of(holder.owner, &client)).is_some();
-        if !is_own(holder) && !is_known && self.may_be_given_more(holder) {
+        let is_unknown = self.standing_of(holder).is_none() && self.may_be_given_more(holder);
+        if is_unknown && !is_own(holder) {
             // Its last token or answer did not allow it. It is judged again when it comes back.
             return Right::Nothing;
         }
         self.may_read(holder, filter, queue, true)
+    }
+
+    fn denies_whatever(&self, holder: Holder<'_>, filter: &str, queue: Option<&str>) -> bool {
+        !self.gives_rules()
+            && matches!(
+                self.may_read_by(holder, filter, queue, (true, Some(Standing::any()))),
+                Right::Nothing
+            )
     }
 
     fn varies(&self, holder: Holder<'_>) -> bool {
@@ -309,7 +316,7 @@ impl Policy {
     }
 
     /// Whether a client that is away may have been given groups or rules. Nothing is known of them until it
-    /// comes back. Then it is judged again.
+    /// comes back. Then it is judged again. Until then it has the rights that any groups could give it.
     fn may_be_given_more(&self, holder: Holder<'_>) -> bool {
         let is_unknown = |user: &str| !self.has_credentials(user);
         self.gives_standings() && holder.owner.is_some_and(is_unknown)
@@ -322,16 +329,35 @@ impl Policy {
         queue: Option<&str>,
         stands: bool,
     ) -> Right {
+        let mut standing = self.standing_of(holder);
+        if stands && standing.is_none() && self.may_be_given_more(holder) {
+            if self.gives_rules() {
+                // Those that it may be given come before all others.
+                return Right::Everything;
+            }
+            standing = Some(Standing::any());
+        }
+        self.may_read_by(holder, filter, queue, (stands, standing))
+    }
+
+    /// Whether clients may be given rules of their own.
+    fn gives_rules(&self) -> bool {
+        self.issuer.gives_rules() || self.webhook.authenticates()
+    }
+
+    fn may_read_by(
+        &self,
+        holder: Holder<'_>,
+        filter: &str,
+        queue: Option<&str>,
+        (stands, standing): (bool, Option<Arc<Standing>>),
+    ) -> Right {
         let is_link = holder.client_id.starts_with(AMQP_PREFIX);
         // Nobody else knows the topic of a dynamic node.
         if is_own(holder) || (is_link && amqp::is_dynamic(filter)) {
             return Right::Everything;
         }
         let client = client_of(holder.client_id);
-        let standing = self.standings.of(holder.owner, &client);
-        if stands && standing.is_none() && self.may_be_given_more(holder) {
-            return Right::Everything;
-        }
         let origin = Origin::of_endpoint(holder.endpoint);
         let subject = Subject {
             user: holder.owner,

@@ -121,6 +121,10 @@ impl Store for ShardStore {
         self.handle.crowded_before()
     }
 
+    fn has_little_room(&self) -> bool {
+        self.handle.has_little_room()
+    }
+
     fn pressed_before(&self) -> u64 {
         self.handle.pressed_before()
     }

@@ -66,6 +66,8 @@ pub(super) struct Far {
     doubting: Vec<(u32, u32)>,
     /// Queues that other nodes have and this one has not declared.
     pub(super) found: Vec<Arc<str>>,
+    /// Sessions that were other nodes' and go on here.
+    pub(super) adopted: Vec<Arc<str>>,
     /// Queues of roots that have begun on this shard.
     pub(super) queues_begun: u32,
     /// Processes whose members look at queues of this shard, by numbers.

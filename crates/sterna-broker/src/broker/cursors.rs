@@ -14,8 +14,12 @@ use crate::needs::{Behind, LogNeeds, ReaderNeeds};
 use crate::queues::Queues;
 use crate::records::{self, Kind};
 
-/// While more readers hold the log than can be looked after at once, it is surveyed so many times as often.
+/// While more readers hold the log than can be looked after at once, or the store has little room, it is surveyed so many
+/// times as often.
 const SURVEYS_SOON: u64 = 10;
+/// While the store has little room, it is told of a survey as soon as that holds. That is looked at so many times in the
+/// time between two.
+const LOOKS_TO_TELL: u64 = 100;
 /// How long a shard holds the log for a session that it has handed to another shard, at least. The other holds it from
 /// the session's arrival on.
 const HANDOVER_MS: u64 = 10_000;
@@ -63,6 +67,10 @@ pub(super) struct Surveys {
     under_way: Option<Survey>,
     done: Option<Surveyed>,
     next_ms: u64,
+    /// When the last one ended.
+    ended_ms: u64,
+    /// When to look whether it holds, where that is urgent.
+    tell_ms: u64,
     handed: Handed,
 }
 
@@ -332,15 +340,57 @@ impl<P: DoorState> Broker<P> {
         self.surveys.handed.lately = self.surveys.handed.lately.min(position);
     }
 
-    /// When the log is to be surveyed; `None` without a store.
+    /// When the log is to be surveyed, or the store to be told of that; `None` without a store.
     pub(super) fn survey_due_ms(&self) -> Option<u64> {
-        self.queues.is_durable.then_some(self.surveys.next_ms)
+        if !self.queues.is_durable {
+            return None;
+        }
+        let (surveys, is_urgent) = (&self.surveys, self.queues.store.has_little_room());
+        let tells = is_urgent && surveys.done.is_some() && surveys.under_way.is_none();
+        let next_ms = self.next_survey_ms();
+        Some(if tells {
+            next_ms.min(surveys.tell_ms)
+        } else {
+            next_ms
+        })
+    }
+
+    /// When the next survey begins, or the one that is under way goes on.
+    fn next_survey_ms(&self) -> u64 {
+        let surveys = &self.surveys;
+        if self.queues.store.has_little_room() {
+            // Messages that nobody needs may be the room that is lacking.
+            let soon_ms = self.queues.limits.survey_interval_ms / SURVEYS_SOON;
+            surveys.next_ms.min(surveys.ended_ms + soon_ms)
+        } else {
+            surveys.next_ms
+        }
+    }
+
+    /// Tells the store the result of the last survey, where that holds: when the cursors that it saw are on the disk.
+    fn tell_survey(&mut self) {
+        let store = &mut self.queues.store;
+        let reached = store.committed().synced;
+        if let Some(done) = self.surveys.done.take_if(|done| reached >= done.token) {
+            store.needed_from(done.lowest);
+            if let Some(needs) = done.needs {
+                store.needs(needs);
+            }
+        }
     }
 
     /// Finds out, a part in each call, what of the log nobody needs any more.
     pub(super) fn survey_if_due(&mut self, now_ms: u64) {
-        if !self.queues.is_durable || self.surveys.next_ms > now_ms {
+        if self.survey_due_ms().is_none_or(|due_ms| due_ms > now_ms) {
             return;
+        }
+        let interval_ms = self.queues.limits.survey_interval_ms;
+        if self.surveys.under_way.is_none() {
+            self.tell_survey();
+            self.surveys.tell_ms = now_ms + (interval_ms / LOOKS_TO_TELL).max(1);
+            if self.next_survey_ms() > now_ms {
+                return;
+            }
         }
         let crowded = self.queues.store.crowded_before();
         let pressed = self.queues.store.pressed_before();
@@ -390,7 +440,6 @@ impl<P: DoorState> Broker<P> {
             needs,
             token: self.token(),
         });
-        let interval_ms = self.queues.limits.survey_interval_ms;
         let has_more = self.passing.end_survey();
         let pause_ms = if has_more || pressed > 1 {
             interval_ms / SURVEYS_SOON
@@ -398,24 +447,17 @@ impl<P: DoorState> Broker<P> {
             interval_ms
         };
         self.surveys.next_ms = now_ms + pause_ms;
+        self.surveys.ended_ms = now_ms;
     }
 
-    /// Tells the result of the last survey, and begins another with all readers but the sessions.
+    /// Begins a survey with all readers but the sessions.
     fn begin_survey(&mut self, now_ms: u64, crowded: u64) -> Survey {
         if self.queues.watermark() < crowded {
             // A shard that has no cursor to write would hold the log from where it asked last.
             self.write_cursors();
             self.ask_marks();
         }
-        let queues = &mut self.queues;
-        // It is told when the cursors that it saw are on the disk.
-        let reached = queues.store.committed().synced;
-        if let Some(done) = self.surveys.done.take_if(|done| reached >= done.token) {
-            queues.store.needed_from(done.lowest);
-            if let Some(needs) = done.needs {
-                queues.store.needs(needs);
-            }
-        }
+        let queues = &self.queues;
         let mut survey = Survey {
             at: 0,
             lowest: u64::MAX,
@@ -503,5 +545,6 @@ impl Surveys {
     /// Begins with the first survey some time after the start, when all shards have what was stored.
     pub(super) fn begin_after(&mut self, now_ms: u64, interval_ms: u64) {
         self.next_ms = now_ms + interval_ms;
+        self.ended_ms = now_ms;
     }
 }

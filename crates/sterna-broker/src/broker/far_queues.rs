@@ -101,6 +101,12 @@ impl<P: DoorState> Broker<P> {
         std::mem::take(&mut self.far.found)
     }
 
+    /// Client identifiers of sessions that were another node's and go on here, away, each once. To be called at the end of a
+    /// turn.
+    pub fn take_adopted(&mut self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.far.adopted)
+    }
+
     /// The owner of a queue as a whole, by its whole filter. `None` where it is no queue of a cluster, or another
     /// shard is its home.
     #[must_use]

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use super::Broker;
 use crate::api::{DoorState, EvictReason, SessionInfo};
 use crate::choice::Pick;
+use crate::far_group::Root;
 use crate::filter::Filter;
 use crate::group::Group;
+use crate::mail::Letter;
 use crate::message::{Message, Qos};
 use crate::route::topics_of_shared;
 use crate::session::Subscription;
@@ -307,15 +309,41 @@ impl<P: DoorState> Broker<P> {
         Some(is_settled && group.waiting() == 0 && group.delayed_len() == 0)
     }
 
-    /// Whether the cluster has readers of exactly this topic, as far as is known here. False where there is no cluster.
-    #[must_use]
-    pub fn is_wanted(&mut self, topic: &str) -> bool {
-        if !self.is_in_cluster() {
-            return false;
+    /// Tells the other nodes of a cluster that something of this name is on this node, or no longer. The name has the form
+    /// of a topic on which nobody publishes. It does nothing without a cluster.
+    pub fn announce(&mut self, now_ms: u64, name: &str, is_there: bool) {
+        if self.is_in_cluster() {
+            let name = name.into();
+            self.send(0, Letter::Announce { name, is_there });
+            self.finish(now_ms);
         }
-        self.catch_up();
-        let here = self.index.subscribers(topic);
-        self.index.is_wanted(topic) || !here.sessions.is_empty() || !here.groups.is_empty()
+    }
+
+    /// Whether another node of the cluster [announces](Self::announce) this name, as far as is known here. A node that is
+    /// gone does so until the others have given it up.
+    #[must_use]
+    pub fn is_announced(&mut self, name: &str) -> bool {
+        self.is_in_cluster() && {
+            self.catch_up();
+            self.index.is_wanted(name)
+        }
+    }
+
+    /// The shared subscriptions of a cluster whose roots this shard has, by their whole filters. The flag tells that there
+    /// is no message of it: none waits, none is with a member that has not settled it, and none is still to be read.
+    pub fn open_roots(&self) -> impl Iterator<Item = (&Arc<str>, bool)> {
+        let open = self.roots.iter().filter(|(_, root)| root.is_open);
+        open.map(|(filter, root)| (filter, self.is_root_empty(root)))
+    }
+
+    fn is_root_empty(&self, root: &Root) -> bool {
+        let session = self.queues.sessions.get(root.session.slot);
+        let has_none = session.is_some_and(|session| {
+            session.pending.is_empty()
+                && session.ledger.is_empty()
+                && !self.queue_state(session).has_more_in_log
+        });
+        has_none && root.queue.is_none() && root.has_none()
     }
 
     /// Messages that wait in the queue of a shared subscription, in the order of their delivery. There are up to

@@ -15,7 +15,7 @@ use crate::losses::LossReason;
 use crate::mail::{Assign, Attend, Letter, Returned};
 use crate::message::Qos;
 use crate::nodes::NIL;
-use crate::queues::Item;
+use crate::queues::{Item, QueueKey};
 use crate::route::RouteUpdate;
 use crate::session::{BrokerSession, DemandShare, Subscription};
 
@@ -23,7 +23,7 @@ impl<P: DoorState> Broker<P> {
     // On the member's shard.
 
     /// The groups a session is a member of.
-    fn groups_of(&self, slot: u32) -> Vec<u32> {
+    pub(super) fn groups_of(&self, slot: u32) -> Vec<u32> {
         let session = &self.queues.sessions[slot];
         let groups = session
             .subscriptions
@@ -303,6 +303,7 @@ impl<P: DoorState> Broker<P> {
                 if let Some(group) = self.queues.groups.get_mut(id) {
                     group.remove_member(*member);
                     self.queues.note_left(*id);
+                    self.queues.look_at_holder(QueueKey::Group(*id));
                     self.queues.drop_forbidden(*id);
                 }
             }

@@ -64,7 +64,7 @@ use crate::mail::{Letter, Mail};
 use crate::message::Gauge;
 use crate::outbox::Outbox;
 use crate::peers::Peers;
-use crate::queues::Queues;
+use crate::queues::{QueueKey, Queues};
 use crate::rights::Rights;
 use crate::route::{Parcel, RouteUpdate};
 use crate::store::{Change, Store};
@@ -299,6 +299,7 @@ impl<P: DoorState> Broker<P> {
                 }
             }
             Letter::LetGo { reader } => self.let_go.push(reader),
+            Letter::Announce { name, is_there } => self.index.announce(name, is_there),
             Letter::CatchUp => {} // done by `mail`
             Letter::AskMark { from: asker } => {
                 // Positions that the asker has settled here are written before it removes its own records of them.
@@ -338,6 +339,7 @@ impl<P: DoorState> Broker<P> {
                     known.detach(member, attendance);
                 }
                 self.queues.note_left(group);
+                self.queues.look_at_holder(QueueKey::Group(group));
                 self.queues.branches.touch(group);
                 self.queues.trim_window(group);
             }

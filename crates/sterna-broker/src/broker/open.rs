@@ -17,7 +17,7 @@ use crate::mail::{Address, Claim, Letter, Returned};
 use crate::message::Qos;
 use crate::nodes::{Entry, NIL, Phase};
 use crate::owned::Ownership;
-use crate::queues::{TimerKey, owned_key};
+use crate::queues::{QueueKey, owned_key};
 use crate::records::{self, Kind, SessionRecord};
 use crate::rights::Holder;
 use crate::route::RouteUpdate;
@@ -415,7 +415,7 @@ impl<P: DoorState> Broker<P> {
             session.set_consumer(None);
             session.rare_mut().discard |= discard;
             self.queues.counters.sessions_connected -= 1;
-            self.queues.forget_holder(slot);
+            self.queues.forget_holder(QueueKey::Session(slot));
             // It was never told that it is connected, so its will was never in force.
             self.take_claimed_will(slot);
             return;
@@ -444,7 +444,7 @@ impl<P: DoorState> Broker<P> {
         if let Some(consumer) = session.take_consumer() {
             discard |= session.expiry_s == 0;
             self.queues.counters.sessions_connected -= 1;
-            self.queues.forget_holder(slot);
+            self.queues.forget_holder(QueueKey::Session(slot));
             self.tell_evicted(slot, consumer, reason);
         }
         let session = &mut self.queues.sessions[slot];
@@ -467,7 +467,7 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn disconnect(&mut self, now_ms: u64, slot: u32, close: Close) {
         let (will, cause) = (close.will, close.cause);
         let queues = &mut self.queues;
-        queues.forget_holder(slot);
+        queues.forget_holder(QueueKey::Session(slot));
         if let Some(watcher) = &queues.loss_watcher {
             watcher.ended(&queues.sessions[slot].client_id, cause);
         }
@@ -572,7 +572,7 @@ impl<P: DoorState> Broker<P> {
         let session = self.queues.sessions.remove(slot);
         self.queues
             .timers
-            .remove(&(session.timer_ms, TimerKey::Session(slot)));
+            .remove(&(session.timer_ms, QueueKey::Session(slot)));
         if session.is_connected() {
             self.queues.counters.sessions_connected -= 1;
         }

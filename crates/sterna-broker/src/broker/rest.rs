@@ -80,10 +80,11 @@ impl<P: DoorState> Broker<P> {
         (lost, (until < all.capacity()).then_some(until))
     }
 
-    /// A subscription has lost its right, at a time and a position of the log; `None` for its end.
+    /// A subscription has lost its right, at a time and a position of the log; `None` for its end. It is by rules alone
+    /// where they take it whatever is said of the client.
     pub(super) fn put_to_rest(
         &mut self,
-        (since_ms, from): (u64, Option<u64>),
+        (since_ms, from, is_by_rules): (u64, Option<u64>, bool),
         slot: u32,
         filter: &Arc<str>,
         known: &Subscription,
@@ -112,6 +113,7 @@ impl<P: DoorState> Broker<P> {
             since_ms,
             length: None,
             is_over: false,
+            is_by_rules,
         };
         let context = with(known.context.as_deref(), None, Some(rest));
         let resting = Subscription {

@@ -465,6 +465,8 @@ impl<P: DoorState> Broker<P> {
         } else if let Some(group) = group_of_root(client_id) {
             let group = group.into();
             self.far.told.push_back(RootTold::Adopted { group });
+        } else {
+            self.far.adopted.push(client_id.into());
         }
         self.finish(now_ms);
         is_here

@@ -164,7 +164,7 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn judge_session(&mut self, now_ms: u64, slot: u32, is_by_rules: bool) -> bool {
         let from = (is_by_rules && self.is_asleep(slot)).then_some(self.judging.position);
         let since_ms = self.judging.since_ms.filter(|_| from.is_some());
-        let date = (since_ms.unwrap_or(now_ms), from);
+        let since_ms = since_ms.unwrap_or(now_ms);
         let is_admitted = self.is_admitted(slot);
         let session = &mut self.queues.sessions[slot];
         session.judged_by = self.rights_version;
@@ -173,10 +173,11 @@ impl<P: DoorState> Broker<P> {
         let mut has_lost = false;
         for (filter, mut subscription) in subscriptions {
             let is_resting = subscription.is_resting();
+            let is_by_rules = subscription.rest().is_some_and(|rest| rest.is_by_rules);
             let permit = self.permit_now(slot, &filter, |rights, holder, topics, queue| {
                 if !is_admitted {
                     Right::Nothing
-                } else if is_resting {
+                } else if is_resting && !is_by_rules {
                     rights.reads_again(holder, topics, queue)
                 } else {
                     rights.still_reads(holder, topics, queue)
@@ -184,6 +185,15 @@ impl<P: DoorState> Broker<P> {
             });
             let Some(permit) = permit else {
                 if !is_resting {
+                    let by_rules =
+                        self.permit_now(slot, &filter, |rights, holder, topics, queue| {
+                            if rights.denies_whatever(holder, topics, queue) {
+                                Right::Nothing
+                            } else {
+                                Right::Everything
+                            }
+                        });
+                    let date = (since_ms, from, by_rules.is_none());
                     self.put_to_rest(date, slot, &filter, &subscription);
                     has_lost = true;
                 }

@@ -16,7 +16,7 @@ use crate::account::Account;
 use crate::api::{DoorState, EvictReason};
 use crate::mail::{Address, Claim, Letter, Moved};
 use crate::nodes::{List, NIL, Phase};
-use crate::queues::TimerKey;
+use crate::queues::QueueKey;
 use crate::route::{Place, RouteUpdate};
 use crate::session::{NEVER_MS, State};
 
@@ -161,7 +161,7 @@ impl<P: DoorState> Broker<P> {
         let mut session = self.queues.sessions.remove(slot);
         self.queues
             .timers
-            .remove(&(session.timer_ms, TimerKey::Session(slot)));
+            .remove(&(session.timer_ms, QueueKey::Session(slot)));
         for (_, subscription) in session.subscriptions.iter() {
             self.queues.counters.unsubscribed(subscription.group);
         }

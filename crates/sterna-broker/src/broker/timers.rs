@@ -2,7 +2,7 @@
 
 use super::Broker;
 use crate::api::DoorState;
-use crate::queues::TimerKey;
+use crate::queues::QueueKey;
 use crate::session::NEVER_MS;
 
 /// Timers handled in one call, so that a crowd that expires together doesn't hold the shard up.
@@ -43,10 +43,10 @@ impl<P: DoorState> Broker<P> {
         self.read_restored();
         for _ in 0..TIMERS_PER_CALL {
             match self.queues.timers.first() {
-                Some(&(at_ms, TimerKey::Session(slot))) if at_ms <= now_ms => {
+                Some(&(at_ms, QueueKey::Session(slot))) if at_ms <= now_ms => {
                     self.session_timeout(now_ms, slot);
                 }
-                Some(&(at_ms, TimerKey::Group(group))) if at_ms <= now_ms => {
+                Some(&(at_ms, QueueKey::Group(group))) if at_ms <= now_ms => {
                     self.queues.group_timeout(now_ms, group);
                 }
                 _ => break,

@@ -107,6 +107,17 @@ impl Root {
         self.attendees.is_empty() && self.awaited.is_empty() && self.ghosts.is_empty()
     }
 
+    /// Whether no message is with a branch, or is known to be: those that it waits for may say so yet.
+    pub(crate) fn has_none(&self) -> bool {
+        self.is_known
+            && self.awaited.is_empty()
+            && self.out.is_empty()
+            && self.claimed.is_empty()
+            && self.returned_early.is_empty()
+            && self.resting.is_empty()
+            && self.parked.is_empty()
+    }
+
     /// Whether its record names a branch: a successor will wait for that.
     pub(crate) fn record(&self) -> RootRecord {
         let all = self.attendees.keys().chain(&self.awaited);

@@ -317,11 +317,12 @@ mod tests {
             rest: None,
         };
         assert_eq!(SubscriptionRecord::decode(&record.encode()), Some(record));
-        for is_over in [false, true] {
+        for (is_over, is_by_rules) in [(false, false), (false, true), (true, false), (true, true)] {
             let rest = Some(Rest {
                 since_ms: 1 << 41,
                 length: None,
                 is_over,
+                is_by_rules,
             });
             let record = SubscriptionRecord { rest, ..record };
             assert_eq!(SubscriptionRecord::decode(&record.encode()), Some(record));

@@ -20,6 +20,8 @@ struct Publisher {
     /// Its own reader, if it has one.
     own: Option<Client>,
     waits: Option<CrowdedReader>,
+    /// What waits with it.
+    waiting: Vec<CrowdedReader>,
     left: VecDeque<(String, u32)>,
 }
 
@@ -29,6 +31,7 @@ impl Publisher {
             shard,
             own,
             waits: None,
+            waiting: Vec::new(),
             left: VecDeque::new(),
         }
     }
@@ -55,9 +58,9 @@ impl Publisher {
             };
             if broker.may_hold()
                 && let Some(reader) = broker.holder_of(topic, |consumer| Some(consumer) == own)
-                && broker.hold(reader, &sessions)
+                && let Some(waiting) = broker.hold(reader, &sessions)
             {
-                self.waits = Some(reader);
+                (self.waits, self.waiting) = (Some(reader), waiting);
                 break;
             }
             let message = message(topic, &number.to_string(), Qos::AtLeastOnce, false);
@@ -73,8 +76,7 @@ impl Publisher {
             && released.contains(&reader)
         {
             self.waits = None;
-            let sessions = self.sessions();
-            cluster.broker(self.shard).unhold(reader, &sessions);
+            cluster.broker(self.shard).unhold(reader, &self.waiting);
         }
     }
 }
@@ -185,6 +187,13 @@ fn without_the_time_nobody_is_held() {
     publisher.publish(&mut cluster, 2_000);
     assert!(publisher.left.is_empty());
     assert_eq!(counters(&mut cluster, 0).dropped_full, 1_000);
+    cluster.subscribe(reader, "$share/g/s", qos(Qos::AtLeastOnce));
+    publisher.wants("s", 20_000);
+    publisher.publish(&mut cluster, 20_000);
+    assert!(publisher.left.is_empty());
+    // Its queue, and what its member may have.
+    let lost = counters(&mut cluster, 0).dropped_full - 1_000;
+    assert!((9_900..=10_000).contains(&lost), "{lost}");
 }
 
 /// What was on its way when the queue became half full is more than it has places.
@@ -498,4 +507,131 @@ fn a_reader_of_the_log_holds_nobody_and_one_that_ends_with_its_connection_does()
     publisher.publish(&mut cluster, 2_000);
     assert!(publisher.waits.is_some());
     assert_eq!(cluster.broker(0).counters().dropped_full, 0);
+}
+
+const GROUP: &str = "$share/g/t";
+
+/// A shared subscription with one member, and a publisher that wants to send it 20,000 messages.
+fn burst_for_a_group(shards: u16, expiry_s: u32, has_store: bool) -> (Cluster, Client, Publisher) {
+    let mut cluster = if has_store {
+        let store = MemoryStore::new();
+        Cluster::with(shards, Limits::default(), |_| Box::new(store.clone()))
+    } else {
+        Cluster::new(shards)
+    };
+    let member = cluster.open_with(0, "member", true, expiry_s, None);
+    cluster.subscribe(member, GROUP, qos(Qos::AtLeastOnce));
+    let mut publisher = Publisher::new(shards - 1, None);
+    publisher.wants("t", 20_000);
+    (cluster, member, publisher)
+}
+
+/// Its queue has a limit wherever it is: without a store, and in the log.
+#[test]
+fn a_shared_subscription_whose_member_takes_what_it_gets_loses_nothing_of_a_burst() {
+    for (shards, expiry_s, has_store) in [
+        (1, 0, false),
+        (2, 0, false),
+        (3, 0, true),
+        (1, 600, true),
+        (2, 600, true),
+    ] {
+        let (mut cluster, member, mut publisher) = burst_for_a_group(shards, expiry_s, has_store);
+        let mut got = Vec::new();
+        let mut turns = 0;
+        while got.len() < 20_000 {
+            publisher.publish(&mut cluster, 8_192);
+            turn(&mut cluster, &mut [&mut publisher]);
+            got.extend(take(&mut cluster, member, 100));
+            turn(&mut cluster, &mut [&mut publisher]);
+            turns += 1;
+            assert!(turns < 2_000, "{shards} {has_store}: {} came", got.len());
+        }
+        assert!(is_all_in_order(&got, 20_000), "in their order");
+        for shard in 0..shards {
+            let counters = counters(&mut cluster, shard);
+            assert_eq!((counters.dropped_full, counters.readers_slow), (0, 0));
+            assert_eq!(counters.readers_holding, 0);
+        }
+    }
+}
+
+#[test]
+fn members_that_take_nothing_or_are_gone_hold_nobody() {
+    for (shards, is_gone) in [(1, false), (2, false), (1, true), (2, true)] {
+        let (mut cluster, member, mut publisher) = burst_for_a_group(shards, 600, false);
+        for _ in 0..20 {
+            publisher.publish(&mut cluster, 500);
+            turn(&mut cluster, &mut [&mut publisher]);
+        }
+        publisher.publish(&mut cluster, 1);
+        assert!(publisher.waits.is_some());
+        if is_gone {
+            cluster.close(member, Close::LOST);
+        } else {
+            pass(&mut cluster, STALL_MS);
+        }
+        turn(&mut cluster, &mut [&mut publisher]);
+        assert!(publisher.waits.is_none());
+        publisher.publish(&mut cluster, 20_000);
+        assert!(publisher.left.is_empty(), "the queue drops by its rule");
+    }
+}
+
+/// One of two that is stuck stops nobody while the other takes what there is.
+#[test]
+fn a_member_that_takes_its_share_is_enough() {
+    let (mut cluster, member, mut publisher) = burst_for_a_group(2, 0, false);
+    let stuck = cluster.open(1, "stuck");
+    cluster.subscribe(stuck, GROUP, qos(Qos::AtLeastOnce));
+    let mut got = 0;
+    for _ in 0..2_000 {
+        publisher.publish(&mut cluster, 8_192);
+        turn(&mut cluster, &mut [&mut publisher]);
+        got += take(&mut cluster, member, 100).len();
+        turn(&mut cluster, &mut [&mut publisher]);
+        if publisher.left.is_empty() && got + 32 >= 20_000 {
+            break;
+        }
+        pass(&mut cluster, 10);
+    }
+    assert_eq!(got, 20_000 - 32, "all but the window of the other");
+    for shard in 0..2 {
+        let counters = counters(&mut cluster, shard);
+        assert_eq!((counters.dropped_full, counters.readers_slow), (0, 0));
+    }
+}
+
+/// Its acknowledgements would not be read.
+#[test]
+fn no_member_waits_for_its_own_shared_subscription_or_in_a_circle_with_it() {
+    for shards in [1, 2] {
+        let (mut cluster, member, mut publisher) = burst_for_a_group(shards, 0, false);
+        let other = cluster.open(shards - 1, "other");
+        cluster.subscribe(other, "other", qos(Qos::AtLeastOnce));
+        for _ in 0..20 {
+            publisher.publish(&mut cluster, 500);
+            turn(&mut cluster, &mut [&mut publisher]);
+        }
+        publisher.publish(&mut cluster, 1);
+        assert!(publisher.waits.is_some());
+        let mut own = Publisher::new(0, Some(member));
+        own.wants("t", 10);
+        own.publish(&mut cluster, 10);
+        assert!(own.waits.is_none() && own.left.is_empty(), "for itself");
+        // The member waits for another reader, whose client then does not wait for the member.
+        own.wants("other", 700);
+        for _ in 0..2 {
+            own.publish(&mut cluster, 600);
+            turn(&mut cluster, &mut [&mut own, &mut publisher]);
+        }
+        assert!(own.waits.is_some());
+        let mut others = Publisher::new(shards - 1, Some(other));
+        others.wants("t", 10);
+        others.publish(&mut cluster, 10);
+        assert!(others.waits.is_none() && others.left.is_empty());
+        take(&mut cluster, other, 700);
+        turn(&mut cluster, &mut [&mut own, &mut publisher]);
+        assert!(own.waits.is_none());
+    }
 }

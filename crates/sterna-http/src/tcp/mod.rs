@@ -11,6 +11,7 @@ mod service;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -397,7 +398,7 @@ impl Carrier {
     /// Lets the library work, and the application, until both have nothing to do.
     pub(crate) fn settle(&mut self, app: &mut dyn Application) {
         loop {
-            let is_busy = self.poll() | self.tasks.poll();
+            let is_busy = self.poll(app) | self.tasks.poll();
             let told = self.hall.borrow_mut().told.pop_front();
             let is_relieved = std::mem::take(&mut self.hall.borrow_mut().is_relieved);
             match told {
@@ -417,7 +418,7 @@ impl Carrier {
     }
 
     /// Polls the connection, if it is to be polled; whether it was.
-    fn poll(&mut self) -> bool {
+    fn poll(&mut self, app: &mut dyn Application) -> bool {
         let is_there = matches!(self.engine, Engine::Http1(_) | Engine::Http2(_));
         if self.is_over || !is_there || !self.flag.lower() {
             return false;
@@ -432,6 +433,10 @@ impl Carrier {
         if let Poll::Ready(result) = polled {
             if let Err(error) = result {
                 tracing::debug!(connection = ?self.id, %error, "ended");
+                // Before the application hears that its requests are gone.
+                if let Some((fault, code)) = fault_of(&error) {
+                    app.turned_away(fault, &code, &error.to_string());
+                }
             }
             self.is_over = true;
         }
@@ -508,4 +513,23 @@ impl Carrier {
     fn forget(&self, id: ExchangeId) {
         self.hall.borrow_mut().answers.remove(&id.0);
     }
+}
+
+/// The fault for which the library has ended a client's connection, and the code that it was told. `None` where it was not
+/// the client's fault, or the client has ended the connection itself.
+fn fault_of(error: &hyper::Error) -> Option<(Fault, String)> {
+    if error.is_parse() {
+        return Some((Fault::Violation, "400".to_owned()));
+    }
+    let cause = error.source()?.downcast_ref::<h2::Error>()?;
+    if cause.is_remote() || cause.is_io() {
+        return None;
+    }
+    let reason = cause.reason()?;
+    let fault = match reason {
+        h2::Reason::NO_ERROR | h2::Reason::INTERNAL_ERROR => return None,
+        h2::Reason::ENHANCE_YOUR_CALM => Fault::Limit,
+        _ => Fault::Violation,
+    };
+    Some((fault, format!("{reason:?}")))
 }

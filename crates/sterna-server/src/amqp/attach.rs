@@ -13,7 +13,7 @@ use sterna_amqp::performatives::{Attach, Error, Role};
 use sterna_amqp::types::{Composite, Encoded, Multiple};
 use sterna_amqp::{Condition, DecodeError};
 use sterna_broker::{
-    Close, EndCause, OpenError, OpenSession, Opened, Qos, RetainHandling, SessionKey,
+    Close, EndCause, OpenError, OpenSession, Opened, Origin, Qos, RetainHandling, SessionKey,
     SubscribeError, SubscribeOptions,
 };
 
@@ -24,9 +24,9 @@ use super::address::{AddressError, End, Kind, Node, share_name};
 use super::client::{Client, Drain, Expiry, SourceLink, SourceState};
 use super::end::{cause_of, store_full};
 use super::recovery::{settle_told, take_up};
-use super::selection::filter_bytes;
+use super::selection::{Selection, filter_bytes};
 use super::wanted::{Wanted, names_places};
-use super::{Door, consumer_id, outgoing};
+use super::{Door, KEEPER, consumer_id, outgoing};
 use crate::authorization::MessageKind;
 use crate::config::Amqp;
 use crate::context::Context;
@@ -56,11 +56,12 @@ pub(super) fn topic_of_address(config: &Amqp, address: &str, kind: Option<Kind>)
         .topic()
 }
 
-/// A topic that nobody else knows.
-pub(super) fn dynamic_topic() -> Result<String, Refusal> {
+/// A topic that nobody else knows. Its first two bits are those.
+pub(super) fn dynamic_topic(bits: u8) -> Result<String, Refusal> {
     let mut random = [0; 16];
     getrandom::fill(&mut random)
         .map_err(|_| refusal(Condition::INTERNAL_ERROR, "no randomness for an address"))?;
+    random[0] = (random[0] & 0x3f) | bits;
     let mut topic = DYNAMIC.to_owned();
     for byte in random {
         let _ = write!(topic, "{byte:02x}");
@@ -232,6 +233,9 @@ impl Door {
         session: SessionKey,
         present: bool,
     ) {
+        if consumer == consumer_id(KEEPER) {
+            return self.keeper_opened(cx, session);
+        }
         let Some((connection, link)) = self.place_of(consumer) else {
             return;
         };
@@ -267,8 +271,9 @@ impl Door {
         source.state = SourceState::Answering;
         let names_places = source.names_places;
         let before = wanted.token;
-        let id = client.id;
-        let (prepared, token) = cx.appended(|cx| prepare(cx, id, source, session, present, wanted));
+        let who = (client.id, client.origin);
+        let (prepared, token) =
+            cx.appended(|cx| prepare(cx, who, source, session, present, wanted));
         match prepared {
             Ok(attaching) => {
                 // The effects of earlier connections are kept first, since this one builds on them.
@@ -392,7 +397,7 @@ pub(crate) struct Attaching {
 /// Finds out the node that a source is attached to, and subscribes.
 fn prepare(
     cx: &mut Context<'_>,
-    connection: ConnectionId,
+    (connection, origin): (ConnectionId, Origin),
     source: &mut SourceLink,
     mut session: SessionKey,
     mut present: bool,
@@ -419,6 +424,18 @@ fn prepare(
             if let Some(expiry) = expiry_of(&known) {
                 wanted.expiry = expiry;
                 source.expiry = expiry;
+            }
+            wanted.selection = selection_of(cx, &known, origin);
+            if wanted.selection.is_some() {
+                // It was not known when the session was opened.
+                cx.broker.close(now_ms, session, Close::NORMAL);
+                let opened = open_session(cx, &wanted, source.consumer, false)?;
+                let (Opened::Ready { session: new, .. } | Opened::Pending { session: new }) =
+                    opened;
+                session = new;
+                source.session = new;
+                cx.broker.park(new);
+                cx.note_origin(connection, new);
             }
             known
         }
@@ -466,6 +483,13 @@ fn prepare(
         terminus,
         wanted,
     })
+}
+
+/// The filters of a source that was attached before.
+fn selection_of(cx: &Context<'_>, known: &Terminus, origin: Origin) -> Option<Arc<Selection>> {
+    let source = Source::from_value(known.source.value()).ok()?;
+    let (selection, _) = Selection::read(&source, origin, &cx.policy.amqp).ok()?;
+    selection.map(Arc::new)
 }
 
 /// When a source expires, as it was answered.

@@ -21,6 +21,7 @@ mod end;
 mod exact;
 mod farewell;
 mod incoming;
+mod kept_nodes;
 mod nodes;
 mod outgoing;
 mod owners;
@@ -91,6 +92,8 @@ pub(crate) struct Amqp {
     anchors: Cell<u64>,
     /// Those of them that are connected sessions: of queues that are nodes of links.
     held_anchors: Cell<u64>,
+    /// Queues of nodes of which the shard has the root.
+    roots: nodes::Roots,
 }
 
 impl Service for Amqp {
@@ -328,6 +331,7 @@ impl Door {
             next_consumer: 0,
             anchors: Cell::new(0),
             held_anchors: Cell::new(0),
+            roots: nodes::Roots::default(),
         };
         Self::open_for(service, high_watermark_bytes)
     }
@@ -645,6 +649,8 @@ const NUMBER_BITS: u32 = 30;
 const ANCHOR: u64 = 1 << 60;
 /// The number of anchors that are attended as long as their queue is there.
 const HELD_ANCHOR: u64 = ANCHOR + 1;
+/// The number of sessions that keep such a queue in a cluster, each of which is attended only while it is made.
+const KEEPER: u64 = ANCHOR + 2;
 
 /// The broker's name for a link.
 const fn consumer_id(number: u64) -> ConsumerId {
@@ -702,7 +708,7 @@ mod tests {
 
     #[test]
     fn consumers_of_the_protocols_never_meet() {
-        for number in [0, 1, LINK - 1, LINK, 1 << 40, ANCHOR, HELD_ANCHOR] {
+        for number in [0, 1, LINK - 1, LINK, 1 << 40, ANCHOR, HELD_ANCHOR, KEEPER] {
             assert_eq!(consumer_number(consumer_id(number)), Some(number));
         }
         // Slots of byte streams, and of QUIC: on the first socket, and on the last.

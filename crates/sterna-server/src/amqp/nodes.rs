@@ -7,7 +7,12 @@
 //!
 //! Nobody finds a node from the moment on at which it ends. The rest of it is cleared away in the next turn of any
 //! shard: links that others have to it, its queue, its subscriptions.
+//!
+//! In a cluster a node is on the process of the link that made it. Processes tell each other by marks ([`Mark`]) what they
+//! have, and look at those each second. So each knows whether others have links, and whether a node of another one has
+//! ended.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,6 +29,7 @@ use super::Door;
 use super::address::{Kind, Node as Address};
 use super::attach::{Refusal, refusal};
 use super::client::Client;
+use super::kept_nodes::policy_bits;
 use super::owners::owner_record;
 use super::queues::anchor_of;
 use super::registry::{LinkKey, Registry, lock};
@@ -34,11 +40,15 @@ use crate::session::amqp::{DYNAMIC, QUEUE_LEVEL, is_dynamic, topic_of_queue};
 
 /// First byte of the key of the record of a node that outlives the process.
 const RECORD: u8 = b'd';
-/// Queues that end with their last message are looked at again after this time.
+/// Queues that end with their last message are looked at again after this time, and what other processes have.
 const ROUND_MS: u64 = 1_000;
+/// Looks after which a node is over in a cluster: others may have come to it just before.
+const LOOKS: u32 = 2;
+/// Looks after which the process of a node has it no more. One that takes over from a dead one says so in this time.
+const ABSENT_LOOKS: u32 = 3;
 
 /// The policies in the order of their records.
-const POLICIES: [LifetimePolicy; 4] = [
+pub(super) const POLICIES: [LifetimePolicy; 4] = [
     LifetimePolicy::DeleteOnClose,
     LifetimePolicy::DeleteOnNoLinks,
     LifetimePolicy::DeleteOnNoMessages,
@@ -75,6 +85,52 @@ struct Node {
     links: FxHashMap<u64, Place>,
     /// Its place among those that wait.
     due_ms: Option<u64>,
+    reach: Reach,
+    /// How often it was looked at since it is over, or since its process has it no more.
+    looks: u32,
+}
+
+/// The processes that a node concerns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reach {
+    /// This one. There is no cluster.
+    Alone,
+    /// Those of a cluster. It was made here.
+    Here,
+    /// Those of a cluster. Another has it, and this one has links to it.
+    Elsewhere,
+}
+
+/// A fact that the processes of a cluster tell each other of a node, as a name below its topic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mark {
+    /// It is here.
+    Node,
+    /// Links to it are here, and it is not.
+    Links,
+    /// Its queue is here, and is empty.
+    Empty,
+}
+
+impl Mark {
+    fn of(self, topic: &str) -> String {
+        let name = match self {
+            Self::Node => "node",
+            Self::Links => "links",
+            Self::Empty => "empty",
+        };
+        format!("{topic}/${name}")
+    }
+}
+
+/// The queues of nodes of which a shard has the root in a cluster.
+#[derive(Debug, Default)]
+pub(super) struct Roots {
+    has_some: Cell<bool>,
+    /// When they are looked at.
+    due_ms: Cell<u64>,
+    /// Those that are empty, by their topics.
+    empty: RefCell<BTreeSet<Box<str>>>,
 }
 
 /// Where a link to a node is.
@@ -89,6 +145,7 @@ struct Place {
 struct Gone {
     topic: Arc<str>,
     links: Vec<(u64, Place)>,
+    reach: Reach,
 }
 
 /// A link to a node that was made for a link. The node may end when this is dropped.
@@ -120,16 +177,46 @@ fn queue_of(topic: &str) -> Option<&str> {
 }
 
 impl Node {
-    /// Whether it ends now (`Some(true)`), or when its queue is empty (`Some(false)`).
+    fn new(policy: LifetimePolicy, reach: Reach) -> Self {
+        Self {
+            policy,
+            maker: None,
+            made_by: None,
+            links: FxHashMap::default(),
+            due_ms: None,
+            reach,
+            looks: 0,
+        }
+    }
+
+    const fn counts_links(&self) -> bool {
+        matches!(
+            self.policy,
+            LifetimePolicy::DeleteOnNoLinks | LifetimePolicy::DeleteOnNoLinksOrMessages
+        )
+    }
+
+    const fn counts_messages(&self) -> bool {
+        matches!(
+            self.policy,
+            LifetimePolicy::DeleteOnNoMessages | LifetimePolicy::DeleteOnNoLinksOrMessages
+        )
+    }
+
+    /// Whether it ends now (`Some(true)`), or is looked at until it ends (`Some(false)`).
     fn end(&self, is_queue: bool) -> Option<bool> {
-        let (is_over, waits) = match self.policy {
-            LifetimePolicy::DeleteOnClose => (self.maker.is_none(), false),
-            LifetimePolicy::DeleteOnNoLinks => (self.links.is_empty(), false),
-            LifetimePolicy::DeleteOnNoMessages => (self.maker.is_none(), true),
-            LifetimePolicy::DeleteOnNoLinksOrMessages => (self.links.is_empty(), true),
+        if self.reach == Reach::Elsewhere {
+            return Some(self.links.is_empty());
+        }
+        let is_over = if self.counts_links() {
+            self.links.is_empty()
+        } else {
+            self.maker.is_none()
         };
         // A topic has no messages.
-        is_over.then_some(!(waits && is_queue))
+        let waits = (self.counts_messages() && is_queue)
+            || (self.counts_links() && self.reach != Reach::Alone);
+        is_over.then_some(!waits)
     }
 }
 
@@ -143,6 +230,8 @@ impl Table {
         }
         if let Some(due_ms) = due_ms {
             self.waiting.insert((due_ms, Arc::clone(topic)));
+        } else {
+            node.looks = 0;
         }
     }
 
@@ -173,6 +262,7 @@ impl Table {
         self.gone.push(Gone {
             topic: Arc::clone(topic),
             links: node.links.into_iter().collect(),
+            reach: node.reach,
         });
         true
     }
@@ -193,10 +283,6 @@ impl Nodes {
         result
     }
 
-    fn has(&self, topic: &str) -> bool {
-        lock(&self.table).nodes.contains_key(topic)
-    }
-
     /// Takes up the record of a node; other records are passed over.
     pub(super) fn restore(&self, key: &[u8], value: &[u8]) {
         if let Some((&RECORD, topic)) = key.split_first()
@@ -205,13 +291,7 @@ impl Nodes {
             && let Some(policy) = POLICIES.get(usize::from(policy))
         {
             let topic: Arc<str> = topic.into();
-            let node = Node {
-                policy: *policy,
-                maker: None,
-                made_by: None,
-                links: FxHashMap::default(),
-                due_ms: None,
-            };
+            let node = Node::new(*policy, Reach::Alone);
             self.change(|table| {
                 table.nodes.insert(Arc::clone(&topic), node);
                 table.judge(&topic)
@@ -243,12 +323,12 @@ impl Nodes {
 }
 
 impl Registry {
-    /// Makes a node for a link.
+    /// Makes a node for a link, or notes that of another process.
     fn make_node(
         self: &Arc<Self>,
         topic: &str,
-        policy: LifetimePolicy,
-        made_by: LinkName,
+        (policy, reach): (LifetimePolicy, Reach),
+        made_by: Option<LinkName>,
         place: Place,
     ) -> NodeLink {
         let topic: Arc<str> = topic.into();
@@ -256,13 +336,13 @@ impl Registry {
             table.next += 1;
             let number = table.next;
             let node = Node {
-                policy,
-                maker: Some(number),
-                made_by: Some(made_by),
+                maker: made_by.is_some().then_some(number),
+                made_by,
                 links: FxHashMap::from_iter([(number, place)]),
-                due_ms: None,
+                ..Node::new(policy, reach)
             };
             table.nodes.insert(Arc::clone(&topic), node);
+            table.judge(&topic);
             number
         });
         NodeLink {
@@ -309,11 +389,19 @@ impl Registry {
         }
     }
 
-    /// Ends a node whose queue is empty, where that still ends it.
-    fn end_empty_node(&self, topic: &Arc<str>) {
+    /// A look has found a node over, or not. It ends where that is still so, and was so often enough.
+    fn looked_at(&self, topic: &Arc<str>, is_over: bool) {
         let has_ended = self.nodes.change(|table| {
-            let node = table.nodes.get(topic);
-            node.is_some_and(|node| node.due_ms.is_some()) && table.end(topic)
+            let Some(node) = table.nodes.get_mut(topic) else {
+                return false;
+            };
+            node.looks = if is_over { node.looks + 1 } else { 0 };
+            let most = match node.reach {
+                Reach::Alone => 1,
+                Reach::Here => LOOKS,
+                Reach::Elsewhere => ABSENT_LOOKS,
+            };
+            node.due_ms.is_some() && node.looks >= most && table.end(topic)
         });
         if has_ended {
             self.forget_queue_of(topic);
@@ -337,9 +425,11 @@ impl Registry {
         }
     }
 
-    /// Whether a dynamic node is there.
+    /// Whether this process has a dynamic node.
     pub(super) fn has_node(&self, topic: &str) -> bool {
-        self.nodes.has(topic)
+        let table = lock(&self.nodes.table);
+        let node = table.nodes.get(topic);
+        node.is_some_and(|node| node.reach != Reach::Elsewhere)
     }
 }
 
@@ -381,17 +471,16 @@ impl Door {
     ) -> Result<(String, LifetimePolicy, NodeLink), Refusal> {
         let policy = policy.map_err(|error| refusal(error.condition, error.detail))?;
         let policy = policy.unwrap_or(LifetimePolicy::DeleteOnClose);
-        let mut topic = super::attach::dynamic_topic()?;
+        let mut topic = super::attach::dynamic_topic(policy_bits(policy))?;
+        let reach = if cx.broker.is_in_cluster() {
+            Reach::Here
+        } else {
+            Reach::Alone
+        };
         if kind == Some(Kind::Queue) {
-            let counts_messages = matches!(
-                policy,
-                LifetimePolicy::DeleteOnNoMessages | LifetimePolicy::DeleteOnNoLinksOrMessages
-            );
-            if counts_messages && cx.broker.is_in_cluster() {
-                let detail = "a dynamic queue of a cluster lasts no longer than its links";
-                return Err(refusal(Condition::NOT_IMPLEMENTED, detail));
-            }
-            let record = counts_messages.then(|| {
+            // In a cluster it has a keeper.
+            let is_lasting = Node::new(policy, reach).counts_messages() && reach == Reach::Alone;
+            let record = is_lasting.then(|| {
                 let code = POLICIES.iter().position(|one| *one == policy);
                 let key = record_of(&topic_of_queue(&topic));
                 (key, [code.unwrap_or_default() as u8])
@@ -399,7 +488,7 @@ impl Door {
             if let Some((key, code)) = &record {
                 cx.broker.keep_node(key, code);
             }
-            let made = self.make_dynamic_queue(cx, &topic, client.user(), counts_messages);
+            let made = self.make_dynamic_queue(cx, &topic, client.user(), is_lasting);
             if let Err(refusal) = made {
                 if let Some((key, _)) = &record {
                     cx.broker.forget_node(key);
@@ -411,8 +500,35 @@ impl Door {
         debug_assert!(topic.contains(DYNAMIC), "a dynamic node has a name like it");
         let name = (client.link_key(link.0), link.1);
         let registry = &self.service.registry;
-        let node = registry.make_node(&topic, policy, name, place(cx, client));
+        let place = place(cx, client);
+        let node = registry.make_node(&topic, (policy, reach), Some(name), place);
+        cx.broker.announce(cx.now_ms, &Mark::Node.of(&topic), true);
+        if reach == Reach::Here
+            && Node::new(policy, reach).counts_messages()
+            && let Some(name) = queue_of(&topic)
+        {
+            self.keep_node(cx, name);
+        }
         Ok((topic, policy, node))
+    }
+
+    /// Has a node that another process had.
+    pub(super) fn take_node_over(&self, cx: &mut Context<'_>, topic: &str, policy: LifetimePolicy) {
+        let had_links = self.service.registry.nodes.change(|table| {
+            let topic: Arc<str> = topic.into();
+            let node = Node::new(policy, Reach::Here);
+            let known = table.nodes.entry(Arc::clone(&topic)).or_insert(node);
+            let had_links = known.reach == Reach::Elsewhere;
+            if had_links {
+                (known.policy, known.reach, known.looks) = (policy, Reach::Here, 0);
+            }
+            table.judge(&topic);
+            had_links
+        });
+        cx.broker.announce(cx.now_ms, &Mark::Node.of(topic), true);
+        if had_links {
+            cx.broker.announce(cx.now_ms, &Mark::Links.of(topic), false);
+        }
     }
 
     /// Notes one more link of the node that an address names, where that was made for a link.
@@ -428,37 +544,52 @@ impl Door {
         };
         let name = (client.link_key(link.0), link.1);
         let registry = &self.service.registry;
-        match registry.join_node(&topic, &name, place(cx, client)) {
-            Some(node) => Ok(Some(node)),
-            None if cx.broker.is_wanted(&topic) => Ok(None),
-            None => Err(no_node()),
+        let place = place(cx, client);
+        self.find_node(cx, &topic)?;
+        if let Some(node) = registry.join_node(&topic, &name, place) {
+            return Ok(Some(node));
         }
+        // Its policy is that process's business.
+        let of = (LifetimePolicy::DeleteOnNoLinks, Reach::Elsewhere);
+        let node = registry.make_node(&topic, of, None, place);
+        cx.broker.announce(cx.now_ms, &Mark::Links.of(&topic), true);
+        Ok(Some(node))
     }
 
     /// Whether a topic is not that of a dynamic node which is gone.
     pub(super) fn find_node(&self, cx: &mut Context<'_>, topic: &str) -> Result<(), Refusal> {
         let is_there = !is_dynamic(topic)
             || self.service.registry.has_node(topic)
-            || cx.broker.is_wanted(topic);
+            || cx.broker.is_announced(&Mark::Node.of(topic));
         is_there.then_some(()).ok_or_else(no_node)
     }
 
     /// When [`look_at_nodes`](Self::look_at_nodes) is to be called; `None` where there is nothing to look at.
     pub(crate) fn nodes_ms(&self) -> Option<u64> {
         let due_ms = self.service.registry.nodes.due_ms.load(Ordering::Relaxed);
+        let roots = &self.service.roots;
+        let roots_ms = roots.has_some.get().then(|| roots.due_ms.get());
+        let due_ms = due_ms.min(roots_ms.unwrap_or(u64::MAX));
         Some(due_ms).filter(|due_ms| *due_ms != u64::MAX)
     }
 
     /// Clears nodes away that have ended, and looks at queues that end with their last message.
     pub(crate) fn look_at_nodes(&self, cx: &mut Context<'_>) {
         let now_ms = cx.now_ms;
-        if self.nodes_ms().is_none_or(|due_ms| due_ms > now_ms) {
+        self.tell_of_empty_queues(cx);
+        if self.service.registry.nodes.due_ms.load(Ordering::Relaxed) > now_ms {
             return;
         }
         let (gone, waiting) = self.service.registry.nodes.change(|table| {
             let due = table.waiting.range(..=(now_ms, Arc::from("\u{10ffff}")));
-            let due: Vec<Arc<str>> = due.map(|(_, topic)| Arc::clone(topic)).collect();
-            for topic in &due {
+            let due = due.filter_map(|(_, topic)| {
+                let node = table.nodes.get(topic)?;
+                let has_messages = node.counts_messages() && queue_of(topic).is_some();
+                let counts = (node.counts_links(), has_messages);
+                Some((Arc::clone(topic), node.reach, counts))
+            });
+            let due: Vec<_> = due.collect();
+            for (topic, ..) in &due {
                 table.set_due(topic, Some(now_ms + ROUND_MS));
             }
             (std::mem::take(&mut table.gone), due)
@@ -466,7 +597,21 @@ impl Door {
         for one in gone {
             self.clear_away(cx, one);
         }
-        for topic in waiting {
+        for (topic, reach, (counts_links, counts_messages)) in waiting {
+            let registry = &self.service.registry;
+            if reach == Reach::Elsewhere {
+                let is_there = cx.broker.is_announced(&Mark::Node.of(&topic));
+                registry.looked_at(&topic, !is_there);
+                continue;
+            }
+            if counts_links && cx.broker.is_announced(&Mark::Links.of(&topic)) {
+                registry.looked_at(&topic, false);
+                continue;
+            }
+            if !counts_messages {
+                registry.looked_at(&topic, true);
+                continue;
+            }
             let home = queue_of(&topic)
                 .and_then(|name| self.service.registry.shared_subscription(name))
                 .map(|filter| Share::home(&filter, cx.broker.directory().shards()));
@@ -484,13 +629,61 @@ impl Door {
     pub(super) fn look_at_queue(&self, cx: &mut Context<'_>, topic: &Arc<str>) {
         let filter =
             queue_of(topic).and_then(|name| self.service.registry.shared_subscription(name));
-        let is_empty = filter.and_then(|filter| cx.broker.is_queue_empty(&filter));
-        if is_empty.unwrap_or(true) {
-            self.service.registry.end_empty_node(topic);
+        let is_empty = if cx.broker.is_in_cluster() {
+            let mut roots = cx.broker.open_roots();
+            let here = roots.find(|(root, _)| Some(&***root) == filter.as_deref());
+            let here = here.map(|(_, is_empty)| is_empty);
+            drop(roots);
+            here.unwrap_or_else(|| cx.broker.is_announced(&Mark::Empty.of(topic)))
+        } else {
+            let is_empty = filter.and_then(|filter| cx.broker.is_queue_empty(&filter));
+            is_empty.unwrap_or(true)
+        };
+        self.service.registry.looked_at(topic, is_empty);
+    }
+
+    /// Tells other processes of a cluster which queues of nodes are empty, of those whose root this shard has.
+    fn tell_of_empty_queues(&self, cx: &mut Context<'_>) {
+        let now_ms = cx.now_ms;
+        let roots = &self.service.roots;
+        if !cx.broker.is_in_cluster() || roots.due_ms.get() > now_ms {
+            return;
+        }
+        roots.due_ms.set(now_ms + ROUND_MS);
+        let of_nodes = cx.broker.open_roots().filter_map(|(filter, is_empty)| {
+            let topics = filter.splitn(3, '/').nth(2)?;
+            queue_of(topics).filter(|name| is_dynamic(name))?;
+            Some((Box::from(topics), is_empty))
+        });
+        let of_nodes: Vec<(Box<str>, bool)> = of_nodes.collect();
+        roots.has_some.set(!of_nodes.is_empty());
+        let empty = of_nodes.into_iter().filter(|(_, is_empty)| *is_empty);
+        let now: BTreeSet<Box<str>> = empty.map(|(topic, _)| topic).collect();
+        let before = roots.empty.replace(now.clone());
+        for topic in before.difference(&now) {
+            cx.broker.announce(now_ms, &Mark::Empty.of(topic), false);
+        }
+        for topic in now.difference(&before) {
+            cx.broker.announce(now_ms, &Mark::Empty.of(topic), true);
         }
     }
 
-    fn clear_away(&self, cx: &mut Context<'_>, Gone { topic, links }: Gone) {
+    fn clear_away(&self, cx: &mut Context<'_>, gone: Gone) {
+        let Gone {
+            topic,
+            links,
+            reach,
+        } = gone;
+        let mark = if reach == Reach::Elsewhere {
+            Mark::Links
+        } else {
+            Mark::Node
+        };
+        cx.broker.announce(cx.now_ms, &mark.of(&topic), false);
+        if reach == Reach::Elsewhere && links.is_empty() {
+            // It may go on where it is.
+            return;
+        }
         tracing::debug!(node = &*topic, links = links.len(), "dynamic node ended");
         for (number, place) in links {
             let body = Body::NodeGone {
@@ -502,6 +695,9 @@ impl Door {
         let now_ms = cx.now_ms;
         cx.broker.clear_retained(&topic);
         if let Some(name) = queue_of(&topic) {
+            if reach == Reach::Here {
+                Self::end_keeper(cx, name);
+            }
             let shard = cx.broker.directory().shard_of(&anchor_of(name));
             match shard.map(|shard| usize::from(shard.0)) {
                 Some(shard) if shard != cx.shard => {

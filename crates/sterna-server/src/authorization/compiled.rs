@@ -4,7 +4,7 @@ use rustc_hash::FxHashSet;
 
 use super::conditions::{Conditions, MessageKind};
 use super::pattern::Pattern;
-use super::{Reading, Subject};
+use super::{Reading, Standing, Subject};
 use crate::config::{ANONYMOUS, ActionName, Authorization, Durability, Effect, Rule};
 
 /// A rule, taken apart.
@@ -134,7 +134,7 @@ impl Compiled {
     }
 
     pub(super) fn is_for(&self, subject: Subject<'_>, kind: MessageKind) -> bool {
-        self.users.have(subject)
+        self.users.have_where(subject, self.effect != Effect::Deny)
             && (self.clients.is_empty() || self.clients.contains(subject.client))
             && self.holds(subject, kind, self.effect != Effect::Deny)
     }
@@ -189,7 +189,13 @@ impl Users {
 
     /// Whether a client is one of them, by its name or its groups.
     pub(super) fn have(&self, subject: Subject<'_>) -> bool {
-        self.has(subject.user) || subject.standing.is_some_and(|own| own.is_of(&self.groups))
+        self.have_where(subject, false)
+    }
+
+    /// The same. Whether a client whose groups are not known is one of them is what `suits` it.
+    pub(super) fn have_where(&self, subject: Subject<'_>, suits: bool) -> bool {
+        let by_group = |own: &Standing| own.is_of(&self.groups, suits);
+        self.has(subject.user) || subject.standing.is_some_and(by_group)
     }
 
     pub(super) fn has(&self, user: Option<&str>) -> bool {

@@ -24,6 +24,7 @@ pub struct Standing {
     pub(super) subscribe: Box<[Compiled]>,
     pub(super) delete: Box<[Compiled]>,
     source: Vec<Rule>,
+    is_any: bool,
 }
 
 /// A rule as a token or the webhook gives it.
@@ -39,7 +40,7 @@ pub(crate) struct GivenRule {
 
 impl PartialEq for Standing {
     fn eq(&self, other: &Self) -> bool {
-        self.groups == other.groups && self.source == other.source
+        self.groups == other.groups && self.source == other.source && self.is_any == other.is_any
     }
 }
 
@@ -88,12 +89,23 @@ impl Standing {
             subscribe: compiled(ActionName::Subscribe),
             delete: compiled(ActionName::Delete),
             source,
+            is_any: false,
         }))
     }
 
-    /// Whether it is of one of some groups.
-    pub(super) fn is_of(&self, groups: &FxHashSet<Box<str>>) -> bool {
-        !groups.is_empty() && self.groups.iter().any(|name| groups.contains(name))
+    /// That of a client that is away: it may have any groups when it comes back, and no rules of its own. A fact that is
+    /// not known suits the client.
+    pub(crate) fn any() -> Arc<Self> {
+        Arc::new(Self {
+            is_any: true,
+            ..Self::default()
+        })
+    }
+
+    /// Whether it is of one of some groups; that of a client that is away where that `suits` it.
+    pub(super) fn is_of(&self, groups: &FxHashSet<Box<str>>, suits: bool) -> bool {
+        let has = || self.groups.iter().any(|name| groups.contains(name));
+        !groups.is_empty() && if self.is_any { suits } else { has() }
     }
 }
 

@@ -318,6 +318,10 @@ impl Shard {
             let mut doors = self.doors(net);
             doors.amqp.queues_found(&mut doors.cx, &found);
         }
+        for client_id in self.broker.take_adopted() {
+            let mut doors = self.doors(net);
+            doors.amqp.session_adopted(&mut doors.cx, &client_id);
+        }
         loop {
             while let Some((consumer, session)) = self.broker.next_ready() {
                 let mut doors = self.doors(net);

@@ -157,6 +157,38 @@ fn a_burst_over_mqtt_reaches_a_reader_that_takes_it_at_its_pace() {
     }
 }
 
+/// Members of a shared subscription are its reader: none takes all, and together they do.
+#[test]
+fn a_burst_over_mqtt_reaches_the_members_of_a_shared_subscription() {
+    for shards in [1, 2] {
+        let mut broker = broker(&everybodys(), shards);
+        let mut members: Vec<Reader> = (0..2)
+            .map(|n| Reader::on(&mut broker, n % shards, &format!("m{n}"), "$share/g/t"))
+            .collect();
+        let mut publisher = Publisher::on(&mut broker, shards - 1, "publisher");
+        publisher.wants("t", QoS::AtLeastOnce, 0..BURST);
+        publisher.press(&mut broker);
+        assert!(is_paused(&broker, publisher.peer));
+        let mut rounds = 0;
+        while members.iter().map(|member| member.got.len()).sum::<usize>() < BURST {
+            for member in &mut members {
+                member.acknowledge(&mut broker, 200);
+            }
+            publisher.press(&mut broker);
+            rounds += 1;
+            assert!(rounds < 2_000, "{} came", members[0].got.len());
+        }
+        let mut all: Vec<usize> = members
+            .iter()
+            .flat_map(|member| member.got.clone())
+            .collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..BURST), "each of them once");
+        assert_eq!(broker.told(publisher.peer, V311).len(), BURST);
+        assert!(!is_paused(&broker, publisher.peer));
+    }
+}
+
 #[test]
 fn many_publishers_wait_for_one_reader_and_each_goes_on() {
     let mut broker = broker(&everybodys(), 2);

@@ -49,6 +49,15 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
+        Self::with(Limits {
+            survey_interval_ms: 200,
+            away_messages: AWAY_MESSAGES,
+            unacknowledged: 10,
+            ..Limits::default()
+        })
+    }
+
+    fn with(limits: Limits) -> Self {
         let mut config = page::config();
         config.sys.interval_s = 0;
         config.amqp.idle_timeout_ms = 3_600_000;
@@ -63,12 +72,6 @@ impl Stage {
         assert_eq!(settings.check(), Ok(()));
         let engine = Engine::open(Arc::new(disk.clone()), settings).expect("the store opens");
         let woken = Arc::new(AtomicBool::new(false));
-        let limits = Limits {
-            survey_interval_ms: 200,
-            away_messages: AWAY_MESSAGES,
-            unacknowledged: 10,
-            ..Limits::default()
-        };
         let failure = Arc::new(OnceLock::new());
         let mut broker = Broker::restored_at(&config, 1, limits, now_ms, || {
             let woken = Arc::clone(&woken);
@@ -338,4 +341,32 @@ fn a_reader_of_http_that_acknowledges_nothing_is_let_go_before_publishers_are_re
         assert!(!client.response(again).is_complete, "once");
         stage.check(lines);
     });
+}
+
+/// The times between surveys and checkpoints are those of the settings. A small store is full before they are over, of what
+/// everybody has settled.
+#[test]
+fn a_small_store_takes_messages_as_fast_as_its_readers_settle_them() {
+    for batch_ms in [40, 20] {
+        let mut stage = Stage::with(Limits::default());
+        stage.batch_ms = batch_ms;
+        let reader = connect(&mut stage.broker);
+        stage.work();
+        assert_eq!(stage.broker.told(reader, V5), ["CONNACK Success"]);
+        let options = SubscribeOptions::new(QoS::AtLeastOnce);
+        stage.broker.subscribe_with(reader, V5, "#", options, &[]);
+        stage.work();
+        let mut next = 0;
+        while stage.published < 4 * MESSAGES {
+            stage.publish();
+            for (id, number) in came(&mut stage.broker, reader) {
+                assert_eq!(number, next);
+                next += 1;
+                let [high, low] = id.to_be_bytes();
+                stage.broker.send(reader, &[0x40, 2, high, low]);
+            }
+        }
+        assert!(stage.published - next <= 2 * BATCH, "{next}");
+        assert!(!stage.broker.is_closed(reader));
+    }
 }

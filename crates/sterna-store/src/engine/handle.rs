@@ -177,6 +177,10 @@ impl Handle {
     /// removed. The last position of a handle stays in force when the handle is dropped.
     pub fn needed_from(&mut self, position: u64) {
         self.state.needed_from.store(position, Ordering::SeqCst);
+        if self.shared.has_little_room() {
+            // A segment may go now.
+            self.shared.wake_maintenance();
+        }
     }
 
     /// A reader has come to this shard that needs messages from this position on, whatever was said before.
@@ -211,6 +215,12 @@ impl Handle {
         let segments = self.shared.segments();
         let first = segments.len().checked_sub(self.shared.roomy_segments());
         first.map_or(1, |first| segments[first].first_position)
+    }
+
+    /// Whether messages are refused for want of room, or will be soon.
+    #[must_use]
+    pub fn has_little_room(&self) -> bool {
+        self.shared.has_little_room()
     }
 
     /// The position before which most of the log is, once that has [`Settings::pressed_percent`] of its room; otherwise 1.

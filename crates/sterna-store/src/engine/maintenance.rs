@@ -30,6 +30,9 @@ const MOST_INTERVALS: u64 = 12;
 /// The most that a checkpoint may write when the broker ends: the next start reads the log instead.
 const CLOSING_BYTES: u64 = 16 << 20;
 
+/// With little room left, the time between two checkpoints is this part of their interval where a segment waits for one.
+const URGENT_PART: u64 = 50;
+
 /// Bytes that one changed record costs the records' file: a page, and a part of those above it.
 const BYTES_PER_CHANGE: u64 = 6 << 10;
 
@@ -211,8 +214,11 @@ impl Maintenance {
         );
         match self.waiting {
             Some(waiting) => {
-                let is_behind = self.applied.sequence < waiting.sequence;
-                assert!(is_behind, "a checkpoint brings changes");
+                let is_behind = self.applied_before < waiting.sequence;
+                assert!(
+                    is_behind,
+                    "a checkpoint brings changes, or repeats the last one"
+                );
                 let is_known = waiting.next_position <= pending.next_position;
                 assert!(
                     is_known && waiting.sequence <= pending.through,
@@ -254,11 +260,31 @@ impl Maintenance {
         let is_behind = self.applied.sequence < self.shared.pending().through;
         let checkpoint_ms = is_behind.then_some(self.next_checkpoint_ms);
         let put_off = self.put_off.values().chain(&self.removal_put_off);
-        let next_ms = put_off.map(|put_off| put_off.until_ms).chain(checkpoint_ms);
+        let urgent_ms = self.frees_room().then(|| now_ms + self.urgent_pause_ms());
+        let next_ms = put_off.map(|put_off| put_off.until_ms);
+        let next_ms = next_ms.chain(checkpoint_ms).chain(urgent_ms);
         // Every append may be the first since the last checkpoint; the thread looks in its interval.
         next_ms
             .min()
             .map_or(Step::Idle, |at_ms| Step::At(at_ms.max(now_ms + 1)))
+    }
+
+    /// Whether there is little room, and the first segment goes after a checkpoint or two. It needs two, and the second
+    /// may have no changes.
+    fn frees_room(&self) -> bool {
+        let shared = &*self.shared;
+        shared.has_little_room()
+            && match shared.segments().as_slice() {
+                [_, second, ..] => {
+                    second.first_position <= shared.needed_from()
+                        && second.first_sequence > self.applied_before + 1
+                }
+                _ => false,
+            }
+    }
+
+    fn urgent_pause_ms(&self) -> u64 {
+        (self.shared.settings.checkpoint_interval_ms / URGENT_PART).max(1)
     }
 
     /// Whether there is a reason to make a checkpoint now.
@@ -287,14 +313,18 @@ impl Maintenance {
     /// Takes the changes that there are, if it is time.
     fn begin_checkpoint(&mut self, now_ms: u64, checkpoint: Checkpoint) -> bool {
         let interval_ms = self.shared.settings.checkpoint_interval_ms;
+        let is_urgent = checkpoint == Checkpoint::WhenDue
+            && now_ms >= self.last_checkpoint_ms + self.urgent_pause_ms()
+            && self.frees_room();
         let mut pending = self.shared.pending();
-        if pending.through <= self.applied.sequence {
+        if pending.through <= self.applied.sequence && !is_urgent {
             return false;
         }
         let is_due = match checkpoint {
             Checkpoint::WhenDue => {
                 pending.changes.bytes() >= self.shared.settings.maximum_pending_bytes
                     || now_ms >= self.next_checkpoint_ms
+                    || is_urgent
             }
             Checkpoint::IfCheap => self.cost_of(&pending) <= CLOSING_BYTES,
             Checkpoint::Now => true,

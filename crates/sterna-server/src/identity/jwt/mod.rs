@@ -234,6 +234,11 @@ impl Issuer {
         self.config.groups_claim.is_some() || self.config.rules_claim.is_some()
     }
 
+    /// Whether tokens give rules.
+    pub(crate) fn gives_rules(&self) -> bool {
+        self.config.rules_claim.is_some()
+    }
+
     /// Longest token that is looked at, in bytes; 0 where none is.
     pub(crate) fn max_token_bytes(&self) -> u32 {
         if self.is_configured() {

@@ -260,3 +260,71 @@ fn rights_of_a_token_hold_for_a_delayed_will_and_not_for_ever() {
         "{got}"
     );
 }
+
+/// Nothing is known of the groups of a client that is away. A rule that denies whatever they are takes the right from there
+/// on, and gives it back where it goes again, as for users of the files.
+#[test]
+fn what_rules_deny_whatever_a_token_gives_is_not_the_clients_while_it_is_away() {
+    for is_here_at in [[false, false], [true, false], [false, true]] {
+        let (_directory, issuer, config) = of_groups();
+        let mut broker = Broker::with(&config, 2);
+        let token = issuer.token(&claims("joe", &json!({"groups": ["ops"]})));
+        let mut reader = connect(&mut broker, "joe", token, None);
+        for filter in ["plain/#", "vault/#"] {
+            assert!(subscribes(&mut broker, reader, filter).contains("0x01"));
+        }
+        let mut denied = config.clone();
+        let mut rule = config.authorization.rules[2].clone();
+        rule.topics = vec!["plain/#".to_owned()];
+        denied.authorization.rules.insert(0, rule);
+        let mut got = Vec::new();
+        let mut be_there = |broker: &mut Broker, is_here: bool| {
+            if broker.is_closed(reader) == is_here {
+                if is_here {
+                    reader = connect(broker, "joe", token, None);
+                } else {
+                    broker.cut(reader);
+                }
+            }
+            if is_here {
+                got.extend(told(broker, reader));
+            }
+        };
+        let say = |broker: &mut Broker, text: &str| {
+            let bob = crate::identity::hook::connect(broker, "publisher", "bob", "bob-pass");
+            for topic in ["plain/a", "vault/a"] {
+                broker.publish(bob, Version::V5, topic, text, QoS::AtLeastOnce);
+            }
+            broker.cut(bob);
+        };
+        be_there(&mut broker, false);
+        say(&mut broker, "before");
+        be_there(&mut broker, is_here_at[0]);
+        broker.apply(Policy::load(&denied).expect("a policy"));
+        be_there(&mut broker, false);
+        say(&mut broker, "denied");
+        be_there(&mut broker, is_here_at[1]);
+        broker.apply(Policy::load(&config).expect("a policy"));
+        be_there(&mut broker, false);
+        say(&mut broker, "after");
+        be_there(&mut broker, true);
+        let came = |topic: &str| -> Vec<&str> {
+            let begin = format!("{topic}=");
+            let first = got.iter().filter(|line| !line.contains(" dup "));
+            let of_topic = first.filter_map(|line| line.split_once(&begin));
+            of_topic.map(|(_, text)| text).collect()
+        };
+        // Messages of before are judged when it is their turn: here in the time of the denial.
+        let plain: &[&str] = if is_here_at[1] {
+            &["after"]
+        } else {
+            &["before", "after"]
+        };
+        assert_eq!(came("plain/a"), plain, "{is_here_at:?}");
+        assert_eq!(
+            came("vault/a"),
+            ["before", "denied", "after"],
+            "{is_here_at:?}"
+        );
+    }
+}

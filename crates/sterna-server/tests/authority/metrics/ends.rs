@@ -12,8 +12,9 @@ use sterna_server::config::OnLostRight;
 
 use crate::amqp_client::{Client, in_transaction};
 use crate::fixture::Broker;
+use crate::h2_client::Client as Http2Client;
 use crate::h3_client::Client as HttpClient;
-use crate::page::{config, scrape};
+use crate::page::{HTTP, MQTT, config, scrape};
 use crate::rights::overlap::secretive;
 
 const V5: Version = Version::V5;
@@ -169,6 +170,44 @@ fn a_client_of_http_that_breaks_its_protocol_has_not_left_by_itself() {
         broker.stop_reading(other.peer, StreamId(number));
     });
     assert_eq!(ended, [("client", 1)], "a request is given up");
+}
+
+#[test]
+fn a_client_of_http_2_that_breaks_its_protocol_has_not_left_by_itself() {
+    let mut broker = Broker::with(&config(), 1);
+    let reader = |broker: &mut Broker| {
+        broker.listener = HTTP;
+        let mut http = Http2Client::connect(broker, b"h2");
+        broker.listener = MQTT;
+        let stream = http.request(broker, "GET", "/v1/topics/a", &[], b"");
+        assert_eq!(stream.status, 200);
+        (http, stream)
+    };
+    let (http, _stream) = reader(&mut broker);
+    let ended = ends_by(&mut broker, |broker| {
+        // DATA without a stream (RFC 9113, section 6.1).
+        broker.send(http.peer, &[0; 9]);
+    });
+    assert!(broker.is_closed(http.peer));
+    assert_eq!(ended, [("violation", 1)]);
+    // A window of more than 2^31 - 1 (section 6.9.1), and a frame of SETTINGS that is too long for one (section 6.5).
+    for frame in [
+        &[0, 0, 4, 8, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff][..],
+        &[0, 0, 5, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    ] {
+        let (http, _stream) = reader(&mut broker);
+        let ended = ends_by(&mut broker, |broker| broker.send(http.peer, frame));
+        assert!(broker.is_closed(http.peer));
+        assert_eq!(ended, [("violation", 1)], "{frame:?}");
+    }
+    // It gives the request up.
+    let (mut http, mut stream) = reader(&mut broker);
+    let ended = ends_by(&mut broker, |broker| {
+        stream.reset();
+        http.turn(broker, &mut [&mut stream]);
+    });
+    assert!(!broker.is_closed(http.peer));
+    assert_eq!(ended, [("client", 1)]);
 }
 
 #[test]
