@@ -175,7 +175,13 @@ class Node(Program):
         return self.page("/readyz") == "ready\n"
 
     def figure(self, name: str) -> float:
-        for line in self.page("/metrics").splitlines():
+        """A figure of `/metrics`; -1 where the node does not run, or has none of this name. Waits for an answer that is late: a
+        figure is compared with an earlier one, and -1 is less than all."""
+        def answer() -> str:
+            is_running = self.process is not None and self.process.poll() is None
+            return self.page("/metrics") or ("" if is_running else "it does not run")
+
+        for line in wait_until(f"{self.name} tells its figures", answer).splitlines():
             if line.startswith(f"{name} "):
                 return float(line.split()[1])
         return -1
