@@ -513,7 +513,7 @@ def still(cluster: Cluster) -> None:
     until_gone(cluster)
     with Clients(cluster) as clients:
         first, second, third = cluster.nodes
-        second.send(signal.SIGSTOP)
+        second.stand_still()
         try:
             for path in ("/clients", "/clients?sort=name"):
                 names_alone(first, path, second, clients.names)

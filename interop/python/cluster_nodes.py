@@ -100,6 +100,22 @@ class Program:
         assert self.process
         self.process.send_signal(number)
 
+    def stand_still(self) -> None:
+        """Stops all of it until SIGCONT. On a busy machine some threads run on for a while after the signal, and answer."""
+        self.send(signal.SIGSTOP)
+
+        def has_stopped() -> bool:
+            for task in Path(f"/proc/{self.pid()}/task").iterdir():
+                try:
+                    state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+                except OSError:  # it has ended
+                    continue
+                if state != "T":
+                    return False
+            return True
+
+        wait_until(f"{self.arguments[0]} stands still", has_stopped)
+
     def kill(self) -> None:
         """As a power cut does: nothing is said to anybody."""
         if self.process:
