@@ -294,7 +294,8 @@ def check_tool(report: Report, name: str, command: list[str], text: str | None =
 
 def check_dashboard(report: Report, prometheus: Prometheus, quic: str) -> None:
     dashboard = json.loads((CONTRIB / "grafana" / "sterna.json").read_text())
-    expected = {}
+    # Two panels may have the same name.
+    expected: list[tuple[str, str]] = []
     values = {"$__rate_interval": "10s", "$job": ".*", "$instance": ".*"}
     for panel in dashboard["panels"]:
         for target in panel.get("targets", []):
@@ -305,7 +306,7 @@ def check_dashboard(report: Report, prometheus: Prometheus, quic: str) -> None:
             if "$" in expression:
                 report.not_ok(name, f"a variable that is not known: {expression}")
                 continue
-            expected[name] = expression
+            expected.append((name, expression))
     # On a slow machine all of it takes longer than on another. A message and its handshake take more than a round trip.
     begun = time.monotonic()
     sterna("pub", quic, "--cafile", os.environ["STERNA_CA"], "-t", "nobody", "-m", "x", "-q", "1", check=False)
@@ -330,18 +331,20 @@ def check_dashboard(report: Report, prometheus: Prometheus, quic: str) -> None:
         'sum(rate(sterna_store_sync_seconds_count[10s])) > 1',
         'sum(rate(sterna_store_written_bytes_total[10s])) > 1000',
     ]:
-        expected["load/" + re.sub(r"<[0-9.]+$", "", expression.replace(" ", ""))] = expression
+        expected.append(("load/" + re.sub(r"<[0-9.]+$", "", expression.replace(" ", "")), expression))
     # All of it is so at some time while the load lasts.
-    missing, deadline = {name: [] for name in expected}, time.monotonic() + PATIENCE_S
+    missing, deadline = dict.fromkeys(expected, []), time.monotonic() + PATIENCE_S
     while missing and time.monotonic() < deadline:
-        for name in list(missing):
-            missing[name] = [float(series["value"][1]) for series in prometheus.query(expected[name])]
-            if any(math.isfinite(number) for number in missing[name]):
+        for name, expression in list(missing):
+            numbers = [float(series["value"][1]) for series in prometheus.query(expression)]
+            if any(math.isfinite(number) for number in numbers):
                 report.ok(name)
-                del missing[name]
+                del missing[name, expression]
+            else:
+                missing[name, expression] = numbers
         time.sleep(0.5)
-    for name, numbers in missing.items():
-        report.not_ok(name, f"no result but {numbers}: {expected[name]}")
+    for (name, expression), numbers in missing.items():
+        report.not_ok(name, f"no result but {numbers}: {expression}")
 
 
 def check_rules(report: Report, prometheus: Prometheus) -> None:
