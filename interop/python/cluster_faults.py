@@ -438,6 +438,6 @@ class Arena:
 
     @staticmethod
     def pause(program: Program, seconds: float) -> None:
-        program.send(signal.SIGSTOP)
+        program.stand_still()
         time.sleep(seconds)
         program.send(signal.SIGCONT)

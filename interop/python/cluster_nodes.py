@@ -100,6 +100,22 @@ class Program:
         assert self.process
         self.process.send_signal(number)
 
+    def stand_still(self) -> None:
+        """Stops all of it until SIGCONT. On a busy machine some threads run on for a while after the signal, and answer."""
+        self.send(signal.SIGSTOP)
+
+        def has_stopped() -> bool:
+            for task in Path(f"/proc/{self.pid()}/task").iterdir():
+                try:
+                    state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+                except OSError:  # it has ended
+                    continue
+                if state != "T":
+                    return False
+            return True
+
+        wait_until(f"{self.arguments[0]} stands still", has_stopped)
+
     def kill(self) -> None:
         """As a power cut does: nothing is said to anybody."""
         if self.process:
@@ -179,7 +195,13 @@ class Node(Program):
         return self.page("/readyz") == "ready\n"
 
     def figure(self, name: str) -> float:
-        for line in self.page("/metrics").splitlines():
+        """A figure of `/metrics`; -1 where the node does not run, or has none of this name. Waits for an answer that is late: a
+        figure is compared with an earlier one, and -1 is less than all."""
+        def answer() -> str:
+            is_running = self.process is not None and self.process.poll() is None
+            return self.page("/metrics") or ("" if is_running else "it does not run")
+
+        for line in wait_until(f"{self.name} tells its figures", answer).splitlines():
             if line.startswith(f"{name} "):
                 return float(line.split()[1])
         return -1

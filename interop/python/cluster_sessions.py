@@ -177,7 +177,7 @@ def a_sleeper(cluster: Cluster) -> None:
     """A node stands still while its client goes elsewhere: it acknowledges nothing for it when it goes on."""
     first, second, _ = cluster.nodes
     earlier = Client(second, "sleeper", expiry_s=FOREVER_S).admitted()
-    second.send(signal.SIGSTOP)
+    second.stand_still()
     try:
         # Threads stop one after the other.
         wait_until("all its threads stand still", lambda: stands_still(second))
