@@ -571,9 +571,15 @@ impl<S: Copy> Owners<S> {
 
     /// A shard has a session that was adopted, or the session has ended.
     pub fn was_adopted(&mut self, now_ms: u64, key: Key) {
-        if (self.work.get(&key)).is_some_and(|work| work.stage == Stage::Adopting) {
-            self.finish(now_ms, key);
-        }
+        let Some(work) = (self.work.get_mut(&key)).filter(|work| work.stage == Stage::Adopting)
+        else {
+            return;
+        };
+        // A client that was refused meanwhile would end the session which the shard has now.
+        work.ops.retain(
+            |op| !matches!(op, Op::Claim(claim) if claim.is_abandoned && !claim.may_be_written),
+        );
+        self.finish(now_ms, key);
     }
 
     /// A shard could not take a session that was adopted: another client waits there for the answer to its claim of it.
