@@ -156,7 +156,8 @@ struct Core {
     /// Notified when another node is here.
     node_came: Notify,
     streams: streams::Streams,
-    unreadable: unreadable::Unreadable,
+    unreadable: unreadable::Throttle,
+    overtaken: unreadable::Throttle,
     ends: RefCell<ends::Ends>,
     arrivals: RefCell<Arrivals<given::Given>>,
     /// Notified when a batch is given, or one of the inbox is taken for which a given one may wait.
@@ -365,7 +366,8 @@ impl Engine {
             replicas: replicas::Replicas::default(),
             node_came: Notify::new(),
             streams: streams::Streams::default(),
-            unreadable: unreadable::Unreadable::default(),
+            unreadable: unreadable::Throttle::default(),
+            overtaken: unreadable::Throttle::default(),
             ends: RefCell::default(),
             arrivals,
             given_arrived: Notify::new(),
