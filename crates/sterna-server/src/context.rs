@@ -64,6 +64,8 @@ pub(crate) enum Closed {
     MemoryShort,
     /// The clock of this node of a cluster is wrong.
     WrongClock,
+    /// The clock of this node of a cluster is being compared with others.
+    UnknownClock,
 }
 
 impl Closed {
@@ -72,6 +74,9 @@ impl Closed {
         match self {
             Self::MemoryShort => "memory is short",
             Self::WrongClock => "the clock of this node of the cluster is wrong",
+            Self::UnknownClock => {
+                "the clock of this node of the cluster is still to be compared with others"
+            }
         }
     }
 }
@@ -83,6 +88,8 @@ impl Context<'_> {
             Some(Closed::MemoryShort)
         } else if self.fence.is_some_and(|fence| fence.has_wrong_clock()) {
             Some(Closed::WrongClock)
+        } else if self.fence.is_some_and(|fence| fence.awaits_clock()) {
+            Some(Closed::UnknownClock)
         } else {
             None
         }

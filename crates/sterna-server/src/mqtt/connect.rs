@@ -394,7 +394,7 @@ impl Door {
         if let Some(closed) = cx.closed() {
             let reason = match closed {
                 Closed::MemoryShort => ReasonCode::QuotaExceeded,
-                Closed::WrongClock => ReasonCode::ServerUnavailable,
+                Closed::WrongClock | Closed::UnknownClock => ReasonCode::ServerUnavailable,
             };
             return self.refuse(cx, client, reason, closed.detail());
         }

@@ -696,7 +696,8 @@ impl Handler for Shard {
         self.drain(net);
         self.end_if_all_is_heard(net);
         if let Some(member) = &self.cluster {
-            let is_stopping = self.stopping != Stopping::No;
+            let is_leaving = matches!(self.stopping, Stopping::Leaving(_) | Stopping::Over);
+            let is_stopping = (self.stopping != Stopping::No, is_leaving);
             let has_letters = self.broker.has_mail() || self.outbox.has_letters();
             let is_unseen = net.ends_unseen() && !has_letters;
             member.end_of_turn(&mut self.broker, is_stopping, is_unseen);
