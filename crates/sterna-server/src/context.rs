@@ -95,6 +95,29 @@ impl Context<'_> {
         }
     }
 
+    /// Whether the log gets a line about a peer that may cause many like it: how many were left out before, and `None` where
+    /// it is left out, too. `who` is its name, empty for none, and `what` the reason.
+    pub(crate) fn repeats(&self, connection: ConnectionId, who: &str, what: &str) -> Option<u64> {
+        let address = self.net.info(connection).map(|info| info.peer.ip());
+        let line = (address, who, what);
+        (self.meters.repeats).pass(self.now_ms, self.policy.repeats, line)
+    }
+
+    /// A line about a session that a client does not get, for a reason that came after its request. The line of the cluster's
+    /// engine says which node has it.
+    pub(crate) fn log_session_refused(&self, connection: ConnectionId, session: &str, why: &str) {
+        if let Some(more) = self.repeats(connection, session, why) {
+            let peer = self.net.info(connection).map(|info| info.peer);
+            tracing::info!(
+                peer = peer.map(tracing::field::display),
+                client = session,
+                why,
+                more = (more > 0).then_some(more),
+                "session refused"
+            );
+        }
+    }
+
     /// From where a client speaks, as far as the rules ask for that.
     pub(crate) fn origin(&self, connection: ConnectionId) -> Origin {
         if !self.policy.rules.look_at_origins() {

@@ -440,9 +440,10 @@ impl Handler for Shard {
         self.sys.sockets += u64::from(protocol != Protocol::Admin);
     }
 
-    fn certificate_refused(&mut self, _: &mut dyn Network, refused: RefusedCertificate) {
+    fn certificate_refused(&mut self, net: &mut dyn Network, refused: RefusedCertificate) {
         let protocol = (self.policy).protocol_of(refused.listener, &refused.protocol);
-        Login::certificate_refused(&self.meters, protocol, &refused);
+        let repeats = (net.now_ms(), self.policy.repeats);
+        Login::certificate_refused((&self.meters, repeats), protocol, &refused);
     }
 
     fn takes_input(&mut self, net: &mut dyn Network) -> bool {
