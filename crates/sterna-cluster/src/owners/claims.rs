@@ -171,9 +171,6 @@ impl<S: Copy> Owners<S> {
         let Some(claim) = self.work.get_mut(&key).and_then(Work::claim_mut) else {
             return;
         };
-        if claim.is_abandoned {
-            return self.give_up(now_ms, key);
-        }
         if claim.request.if_free && !is_free {
             return self.refuse_overtaken(now_ms, key, None);
         }
@@ -188,6 +185,10 @@ impl<S: Copy> Owners<S> {
                 return self.pause(now_ms, key, RETRY_MS);
             }
             claim.unsure = None;
+        }
+        // One that may still be written takes a will out of the record: it goes on until that is known.
+        if claim.is_abandoned && claim.unsure.is_none() {
+            return self.give_up(now_ms, key);
         }
         claim.written_ms = now_ms;
         let is_others = is_there && user.is_some_and(|user| user != claim.request.user);
