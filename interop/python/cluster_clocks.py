@@ -130,8 +130,8 @@ def later(cluster: Timed) -> None:
         pass
     will.close()
     link = living(third, "client")
-    if told(link) != (0, True):
-        raise Failure("the session is lost")
+    if (answer := told(link)) != (0, True):
+        raise Failure(f"the session is lost: {answer}")
     link.close()
     cluster.clocks[0].set(0)
     cluster.settle()
