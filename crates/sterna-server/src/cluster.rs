@@ -116,6 +116,7 @@ impl Cluster {
                 let _ = report.send(match why {
                     Ended::Failed(why) => Failure::Bug(why),
                     Ended::LeftOut(why) => Failure::LeftOut(why),
+                    Ended::Anew(why) => Failure::Anew(why),
                 });
             };
             let clock = Box::new(move || clock.now_ms());
@@ -281,14 +282,15 @@ impl Member {
     }
 
     /// Hands over a turn's letters for other nodes. Wills and the ends of sessions of a shard that stops stay where
-    /// they are. Other nodes take them up, for nothing would come back to this one.
+    /// they are. Other nodes take them up, for nothing would come back to this one. A shard `is_leaving` when its clients have
+    /// been told goodbye.
     ///
     /// Where there are messages alone, and nobody sees the turn's end, they may go with those of the next turn. An answer
     /// or a letter to another shard would be ahead of them: what follows it elsewhere could overtake them.
     pub(crate) fn end_of_turn(
         &self,
         broker: &mut Broker<SessionState>,
-        is_stopping: bool,
+        (is_stopping, is_leaving): (bool, bool),
         is_unseen: bool,
     ) {
         let letters = broker.take_group_letters();
@@ -305,7 +307,11 @@ impl Member {
             self.port.tell(interest);
         }
         // The changes go before the note that a session has ended here: another node goes on with them.
-        let changes = broker.take_changes();
+        let mut changes = broker.take_changes();
+        if is_leaving && self.fence.has_wrong_clock() {
+            // They say when sessions end. As after a kill, other nodes go on with what is kept.
+            changes.clear();
+        }
         if let Some(outbound) = broker.take_outgoing() {
             self.port.send(outbound, changes);
         }

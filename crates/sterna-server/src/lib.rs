@@ -51,6 +51,7 @@ mod otlp;
 mod pace;
 mod policy;
 mod reload;
+mod repeats;
 mod rights;
 mod seats;
 mod server;

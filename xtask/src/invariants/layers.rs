@@ -13,6 +13,7 @@ const LAYERS: &[&str] = &[
     "config",
     "authorization",
     "identity",
+    "repeats",
     "pace",
     "holding",
     "seats",

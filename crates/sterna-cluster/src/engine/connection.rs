@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use super::streams::{INBOX, NODES};
 use super::writing::as_last;
 use super::{Core, Retry, refusals, retained};
+use crate::owners::Fence;
 use crate::settings::Settings;
 use crate::status::Status;
 use crate::subjects;
@@ -24,7 +25,7 @@ pub(super) const HEADER_BYTES: usize = 512;
 /// A client that connects in the background.
 pub(super) async fn connect(
     settings: &Settings,
-    status: &Arc<Status>,
+    (status, fence): (&Arc<Status>, &Arc<Fence>),
     connected: &Arc<Notify>,
 ) -> Result<Client, String> {
     let mut addresses = Vec::with_capacity(settings.servers.len());
@@ -35,6 +36,8 @@ pub(super) async fn connect(
         addresses.push(address);
     }
     let (status, connected) = (Arc::clone(status), Arc::clone(connected));
+    // Rights are proved before clocks are compared.
+    let (fence, judged_ms) = (Arc::clone(fence), 2 * settings.answer_timeout_ms);
     let most_ms = settings.maximum_backoff_ms;
     let mut options = ConnectOptions::new()
         .name(format!("sterna {} {}", settings.name, settings.node))
@@ -47,6 +50,9 @@ pub(super) async fn connect(
         .reconnect_delay_callback(move |attempts| backoff(attempts, most_ms))
         .event_callback(move |event| {
             // In order: the callback does its work before it returns a future.
+            if matches!(event, Event::Connected) {
+                fence.await_clock(judged_ms);
+            }
             noted(&status, &connected, &event);
             std::future::ready(())
         });
@@ -108,14 +114,18 @@ impl Core {
                 Ok(()) => break,
                 Err(why) => {
                     self.status.conditions.set_join(why.clone());
-                    if why != last && self.status.is_connected() {
+                    // By how much a clock is wrong changes with each look.
+                    let what = why.replace(|c: char| c.is_ascii_digit(), "");
+                    if what != last && self.status.is_connected() {
                         tracing::warn!(why, "the node cannot join the cluster yet");
-                        last = why;
+                        last = what;
                     }
                 }
             }
             retry.wait().await;
         }
+        // Where nobody has said the time, there is nobody to agree with.
+        self.fence.set_clock_wrong(false);
         self.status.has_joined.store(true, Ordering::Release);
         tracing::info!(
             cluster = self.settings.name,

@@ -79,6 +79,9 @@ const LONGEST_RETRY: Duration = Duration::from_secs(2);
 /// The clock by which a node dates, in milliseconds since the Unix epoch.
 pub type NodeTime = Box<dyn Fn() -> u64 + Send>;
 
+/// Tells the process what becomes of the engine.
+type Report = Rc<dyn Fn(Ended) + Send>;
+
 /// A cluster's engine before its thread runs: what shards are made with.
 #[derive(Debug)]
 pub struct Engine {
@@ -91,13 +94,16 @@ pub struct Engine {
     log: Arc<LogView>,
 }
 
-/// Why an engine ended by itself, a sentence each.
+/// Why an engine ended by itself, or is to be ended, a sentence each.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ended {
     /// A bug.
     Failed(String),
     /// The cluster goes on without this process, for as long as it runs.
     LeftOut(String),
+    /// The process goes by a wrong clock. It should stop in order, and begin anew with the wall clock as that is then. The
+    /// engine goes on until it is stopped.
+    Anew(String),
 }
 
 /// A running engine.
@@ -111,6 +117,9 @@ pub struct Running {
 struct Core {
     settings: Settings,
     clock: NodeTime,
+    report: Report,
+    /// Whether it is said that the process is to begin anew.
+    begins_anew: Cell<bool>,
     clocks: RefCell<Clocks>,
     client: Client,
     jetstream: jetstream::Context,
@@ -158,7 +167,8 @@ struct Core {
     /// Notified when another node is here.
     node_came: Notify,
     streams: streams::Streams,
-    unreadable: unreadable::Unreadable,
+    unreadable: unreadable::Throttle,
+    overtaken: unreadable::Throttle,
     ends: RefCell<ends::Ends>,
     bans: RefCell<bans::Known>,
     arrivals: RefCell<Arrivals<given::Given>>,
@@ -249,8 +259,8 @@ impl Engine {
         ))
     }
 
-    /// Starts the thread, which connects to NATS by itself, and again after each loss. `ended` is called
-    /// where the thread ends and nobody has asked for it: the process should end, too. `clock` is that of the shards.
+    /// Starts the thread, which connects to NATS by itself, and again after each loss. `report` is called
+    /// where the thread ends and nobody has asked for it, or the process is to begin anew. `clock` is that of the shards.
     ///
     /// # Errors
     /// A sentence for the operator: what is wrong with the settings or their files.
@@ -258,7 +268,7 @@ impl Engine {
         self,
         shards: Box<dyn Shards>,
         clock: NodeTime,
-        ended: Box<dyn FnOnce(Ended) + Send>,
+        report: Box<dyn Fn(Ended) + Send>,
     ) -> Result<Running, String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -268,19 +278,23 @@ impl Engine {
         let connected = Arc::new(Notify::new());
         let client = {
             // Tasks of the client begin here and go on when the thread runs.
-            let connecting = connection::connect(&self.settings, &self.status, &connected);
+            self.fence.await_clock(self.settings.answer_timeout_ms);
+            let connecting =
+                connection::connect(&self.settings, (&self.status, &self.fence), &connected);
             runtime.block_on(connecting)?
         };
         let inbound = Arc::clone(&self.inbound);
         let thread = std::thread::Builder::new()
             .name("cluster".to_owned())
             .spawn(move || {
+                let report: Report = report.into();
+                let own = Rc::clone(&report);
                 let run = async move {
-                    let core = Rc::new(self.core(client, shards, connected, clock));
+                    let core = Rc::new(self.core(client, shards, connected, (clock, own)));
                     core.run().await
                 };
                 if let Err(why) = LocalSet::new().block_on(&runtime, run) {
-                    ended(why);
+                    report(why);
                 }
             })
             .map_err(|error| format!("cluster: cannot start a thread: {error}"))?;
@@ -292,7 +306,7 @@ impl Engine {
         client: Client,
         shards: Box<dyn Shards>,
         connected: Arc<Notify>,
-        clock: NodeTime,
+        (clock, report): (NodeTime, Report),
     ) -> Core {
         let Self {
             settings,
@@ -323,6 +337,8 @@ impl Engine {
         let most_unsettled = settings.maximum_unsettled_entries;
         Core {
             clock,
+            report,
+            begins_anew: Cell::new(false),
             clocks: RefCell::new(Clocks::new(settings.maximum_clock_skew_ms)),
             owners: RefCell::new(Owners::new(own, terms)),
             owners_changed: Notify::new(),
@@ -368,7 +384,8 @@ impl Engine {
             replicas: replicas::Replicas::default(),
             node_came: Notify::new(),
             streams: streams::Streams::default(),
-            unreadable: unreadable::Unreadable::default(),
+            unreadable: unreadable::Throttle::default(),
+            overtaken: unreadable::Throttle::default(),
             ends: RefCell::default(),
             bans: RefCell::default(),
             arrivals,

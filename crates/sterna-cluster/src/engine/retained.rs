@@ -13,7 +13,6 @@ use std::time::Duration;
 use async_nats::HeaderMap;
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::consumer::DeliverPolicy;
-use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use bytes::Bytes;
@@ -26,7 +25,7 @@ use super::outgoing::Charge;
 use super::regions::Standing;
 use super::sessions::key_of;
 use super::streams::RETAINED;
-use super::writing::as_last;
+use super::writing::{as_last, is_conflict};
 use super::{Core, Retry};
 use crate::commits::Part;
 use crate::settings::LONGEST_NAME;
@@ -165,9 +164,7 @@ impl Core {
                     }
                     self.close_retained(waiting.part);
                 }
-                Err(error)
-                    if waiting.over == Over::Nothing
-                        && error.kind() == PublishErrorKind::WrongLastSequence => {}
+                Err(error) if waiting.over == Over::Nothing && is_conflict(&error) => {}
                 Err(error) if self.gives_up("retained messages", 1, &error) => {
                     let topic = waiting.message.topic();
                     let rival = (self.echoes.borrow_mut()).give_up(topic, waiting.serial);

@@ -112,8 +112,16 @@ impl Core {
         if self.has_young_records(longest) {
             (self.owners.borrow_mut()).records_lost(self.fence.now_ms());
         }
+        // From before this node's first record on: one that did not come by would be waited for.
+        let next = loop {
+            match self.end_of_records().await {
+                Ok(end) => break end + 1,
+                Err(why) => tracing::debug!(why, "the end of sessions' records is asked for again"),
+            }
+            retry.wait().await;
+        };
         self.owns_sessions.set(true);
-        self.spawn(Rc::clone(&self).follow_sessions());
+        self.spawn(Rc::clone(&self).follow_sessions(next));
         self.spawn(Rc::clone(&self).hear_of_sessions());
     }
 
@@ -235,6 +243,9 @@ impl Core {
             } => {
                 let core = Rc::clone(self);
                 self.spawn(core.begin_in_place((shard, session), key, epoch));
+            }
+            Action::Overtaken { client_id, by, why } => {
+                self.tell_overtaken(&client_id, by.as_deref(), why);
             }
             Action::Discard { key, epoch } => {
                 let core = Rc::clone(self);
@@ -439,9 +450,16 @@ impl Core {
         }
     }
 
-    async fn follow_sessions(self: Rc<Self>) {
+    /// The last sequence number of sessions' records. Those from before this start are read where they are asked for.
+    async fn end_of_records(&self) -> Result<u64, String> {
+        let stream = self.settings.stream(SESSIONS);
+        let mut stream = (self.jetstream.get_stream(stream).await).map_err(said)?;
+        Ok(stream.info().await.map_err(said)?.state.last_sequence)
+    }
+
+    /// Follows sessions' records from `next` on.
+    async fn follow_sessions(self: Rc<Self>, mut next: u64) {
         let mut retry = Retry::new();
-        let mut next = None;
         loop {
             let Err(why) = self.follow_sessions_once(&mut next).await;
             tracing::debug!(why, "sessions' records are read on");
@@ -450,23 +468,16 @@ impl Core {
         }
     }
 
-    /// `next` is where to read on; `None` before the first.
-    async fn follow_sessions_once(&self, next: &mut Option<u64>) -> Result<Infallible, String> {
-        let start_sequence = if let Some(next) = *next {
-            next
-        } else {
-            // Records from before this start are read where they are asked for.
-            let stream = self.settings.stream(SESSIONS);
-            let mut stream = (self.jetstream.get_stream(stream).await).map_err(said)?;
-            stream.info().await.map_err(said)?.state.last_sequence + 1
+    /// `next` is where to read on.
+    async fn follow_sessions_once(&self, next: &mut u64) -> Result<Infallible, String> {
+        let start = DeliverPolicy::ByStartSequence {
+            start_sequence: *next,
         };
-        *next = Some(start_sequence);
-        let start = DeliverPolicy::ByStartSequence { start_sequence };
         let mut records = self.follow(SESSIONS, None, start).await?;
         loop {
             let record = records.next().await?;
             self.session_passed(&record.subject, record.position, &record.payload);
-            *next = Some(record.position + 1);
+            *next = record.position + 1;
         }
     }
 

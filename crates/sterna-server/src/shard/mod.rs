@@ -444,9 +444,10 @@ impl Handler for Shard {
         self.sys.sockets += u64::from(protocol != Protocol::Admin);
     }
 
-    fn certificate_refused(&mut self, _: &mut dyn Network, refused: RefusedCertificate) {
+    fn certificate_refused(&mut self, net: &mut dyn Network, refused: RefusedCertificate) {
         let protocol = (self.policy).protocol_of(refused.listener, &refused.protocol);
-        Login::certificate_refused(&self.meters, protocol, &refused);
+        let repeats = (net.now_ms(), self.policy.repeats);
+        Login::certificate_refused((&self.meters, repeats), protocol, &refused);
     }
 
     fn takes_input(&mut self, net: &mut dyn Network) -> bool {
@@ -701,7 +702,8 @@ impl Handler for Shard {
         self.drain(net);
         self.end_if_all_is_heard(net);
         if let Some(member) = &self.cluster {
-            let is_stopping = self.stopping != Stopping::No;
+            let is_leaving = matches!(self.stopping, Stopping::Leaving(_) | Stopping::Over);
+            let is_stopping = (self.stopping != Stopping::No, is_leaving);
             let has_letters = self.broker.has_mail() || self.outbox.has_letters();
             let is_unseen = net.ends_unseen() && !has_letters;
             member.end_of_turn(&mut self.broker, is_stopping, is_unseen);

@@ -111,12 +111,15 @@ impl Api {
         at: usize,
     ) {
         let subscription = &peer.subscriptions[at];
-        let address = cx.net.info(peer.connection).map(|info| info.peer);
-        tracing::warn!(
-            peer = address.map(tracing::field::display),
-            session = &*subscription.name,
-            "the client of a subscription takes nothing; its response is cut off"
-        );
+        if let Some(more) = cx.repeats(peer.connection, &subscription.name, "it is cut off") {
+            let address = cx.net.info(peer.connection).map(|info| info.peer);
+            tracing::warn!(
+                peer = address.map(tracing::field::display),
+                session = &*subscription.name,
+                more = (more > 0).then_some(more),
+                "the client of a subscription takes nothing; its response is cut off"
+            );
+        }
         let id = subscription.exchange;
         if matches!(subscription.outlet, Outlet::Transport { .. }) {
             out.close_session(id, NO_ERROR, "nobody reads the subscription");
