@@ -130,6 +130,7 @@ pub(crate) fn needs(settings: &Settings, inbox: &str) -> Vec<Need> {
         format!("give.{node}.0.*"),
         "ask".to_owned(),
         "drain".to_owned(),
+        "export".to_owned(),
         "clock".to_owned(),
         format!("door.{node}"),
         format!("for.{node}"),

@@ -147,7 +147,11 @@ impl Cluster {
     }
 }
 
-fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String> {
+/// The engine's settings.
+///
+/// # Errors
+/// A sentence for the operator.
+pub(crate) fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String> {
     let user = match (&cluster.user, &cluster.password_file) {
         (Some(user), Some(file)) => {
             let text = fs::read_to_string(file)
@@ -331,7 +335,10 @@ impl Member {
             ToShard::Released(filters) => broker.release_handed_over(filters),
             ToShard::WantedIsWhole => self.gate.set_knows_wanted(),
             // These are for doors.
-            ToShard::Committed | ToShard::Question { .. } | ToShard::NodeQuestion { .. } => {}
+            ToShard::Committed
+            | ToShard::Question { .. }
+            | ToShard::NodeQuestion { .. }
+            | ToShard::Exporting(_) => {}
             ToShard::Claimed { session, result } => {
                 broker.session_claimed(now_ms, session, result);
             }

@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 const SWEPT: &str = "swept";
 
 /// A node's word, as a line of text.
-const FORM: &str = "1";
+pub(super) const FORM: &str = "1";
 
 impl Core {
     /// Says again and again that this node is there, and looks who was not heard of.
