@@ -37,6 +37,7 @@ const LAYERS: &[&str] = &[
     "store",
     "unread_store",
     "cluster",
+    "transfer",
     "context",
     "audit",
     "judge",
