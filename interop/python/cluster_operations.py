@@ -3,7 +3,7 @@
   cluster_operations.py
 
 Before each step foreign clients leave a ledger: sessions with unread messages (paho), a shared subscription, retained messages,
-and a queue (python-qpid-proton). After it they read what is owed: each message once, in its order, and nothing else.
+wills, and a queue (python-qpid-proton). After it they read what is owed: each message once, in its order, and nothing else.
 
 `ssh`, `systemctl` and `curl` are scripts of this suite: a machine is a folder with its own `/etc`, `/var` and ports, and services
 are processes. The environment: STERNA_BIN is the broker's program, STERNA_BUILD a folder; `nats-server` is on the search path.
@@ -11,6 +11,8 @@ are processes. The environment: STERNA_BIN is the broker's program, STERNA_BUILD
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import shutil
@@ -153,6 +155,14 @@ def steps() -> dict[str, str]:
     return dict(found)
 
 
+def backup_user() -> str:
+    """The user of NATS for backups, with the rights that the page names and no others."""
+    rows = dict(re.findall(r"^\| (publishes to|subscribes to) \| (.*) \|$", PAGE.read_text(), re.MULTILINE))
+    publish, subscribe = (json.dumps([subject.replace("NAME", "sterna") for subject in re.findall(r"`(.*?)`", rows[row])])
+                          for row in ("publishes to", "subscribes to"))
+    return f"{{ user: backup, password: right, permissions: {{ publish: {publish}, subscribe: {subscribe} }} }}"
+
+
 class Ledger:
     """What clients were acknowledged and have not read, on any machines."""
 
@@ -243,6 +253,7 @@ class Ledger:
                 raise Failure(f"{machine.name}: retained {reader.retained}, and not {self.retained}")
 
 
+WILLS = "wills/#"
 FILTERS = {"once": "ledger/once", "least": "ledger/least", "jobs": "$share/workers/ledger/jobs"}
 
 
@@ -341,6 +352,7 @@ class World:
         self.ledger = Ledger()
         self.steps = steps()
         self.ran: set[str] = set()
+        self.died = 0
         self.backup = Ledger()
 
     def write_nats(self, number: int, name: str) -> None:
@@ -350,6 +362,7 @@ class World:
             f"server_name: {name}\nlisten: 127.0.0.1:{self.servers[number]}\n"
             f'jetstream {{ store_dir: "{root}/var/lib/nats", max_file_store: 2GB, sync_interval: always }}\n'
             f"cluster {{ name: nats, listen: 127.0.0.1:{self.routes[number]}, routes: [{others}] }}\n"
+            f"authorization {{ users: [{{ user: node, password: node }}, {backup_user()}] }}\nno_auth_user: node\n"
         )
 
     def use(self, name: str, configuration: str) -> None:
@@ -381,6 +394,34 @@ class World:
         for name, topic in FILTERS.items():
             with Client(machine, name, topic, settles=0):
                 pass
+        with Client(machine, "witness", WILLS, settles=0):
+            pass
+
+    def mortals(self, machine: Machine) -> contextlib.ExitStack:
+        """Two clients with wills, which do not come back: one whose session ends with its connection, and one whose does not."""
+        both = contextlib.ExitStack()
+        for number, expiry_s in enumerate((0, 86_400)):
+            self.died += 1
+            client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id=f"mortal-{self.died}", protocol=paho.MQTTv5,
+                                 reconnect_on_failure=False)
+            client.will_set(WILLS.replace("#", str(number)), str(self.died), 1)
+            options = Properties(PacketTypes.CONNECT)
+            options.SessionExpiryInterval = expiry_s
+            client.connect("127.0.0.1", machine.ports["mqtt"], keepalive=60, properties=options)
+            client.loop_start()
+            both.callback(client.loop_stop)
+            wait_until("it is let in", client.is_connected)
+        return both
+
+    def witness(self, machine: Machine) -> None:
+        """The wills of the last mortals have come, each once."""
+        with Client(machine, "witness", WILLS, settles=2) as witness:
+            if not witness.is_present:
+                raise Failure("the session of the witness is not there")
+            witness.wait_for(2)
+            witness.is_silent()
+        if sorted(witness.settled) != [self.died - 1, self.died]:
+            raise Failure(f"of wills {self.died - 1} and {self.died}, {witness.settled} came")
 
     def end(self) -> None:
         for machine in self.machines.values():
@@ -397,7 +438,8 @@ def one_to_three(world: World) -> None:
     world.ledger.read(world[1], PART)
     # Some are waiting twice: once read in part, and once more behind.
     world.ledger.write(world[1])
-    said = world.run("one to three")
+    with world.mortals(world[1]):
+        said = world.run("one to three")
     if "imported" not in said:
         raise Failure(f"it does not say what it has done: {said}")
     mode = (FOLDER / "backup/store.jsonl").stat().st_mode & 0o777
@@ -407,6 +449,7 @@ def one_to_three(world: World) -> None:
     world.ledger.read(world[2], PART)
     world.ledger.write(world[3])
     world.ledger.read(world[3])
+    world.witness(world[2])
 
 
 def backup(world: World) -> None:
@@ -423,6 +466,30 @@ def backup(world: World) -> None:
     again = shell("ssh node-1 sterna cluster export --config /etc/sterna/sterna.toml -o /backup/cluster.jsonl", check=False)
     if again.returncode != 2 or "the file exists" not in again.stderr:
         raise Failure(f"a second one took its place: {again}")
+
+
+def backup_by_its_user(world: World) -> None:
+    """A user of NATS with the rights that the page names may export, and import nothing."""
+    folder = world[1].root / "etc/sterna"
+    (folder / "password").write_text("right\n")
+    text = (folder / "cluster.toml").read_text()
+    login = f'[cluster]\nuser = "backup"\npassword_file = "{folder / "password"}"\n'
+    (folder / "backup.toml").write_text(text.replace("[cluster]\n", login))
+    shell("ssh node-1 sterna cluster export --config /etc/sterna/backup.toml -o /backup/by-its-user.jsonl")
+    shell("ssh node-1 sterna cluster export --config /etc/sterna/sterna.toml -o /backup/by-a-node.jsonl")
+    # Cursors may have been written between the two; messages are the same.
+    by_user, by_node = (
+        [line for line in (FOLDER / f"backup/{name}.jsonl").read_text().splitlines() if line.startswith('{"position"')]
+        for name in ("by-its-user", "by-a-node")
+    )
+    if by_user != by_node or not by_user:
+        raise Failure(f"it has exported {len(by_user)} messages of {len(by_node)}")
+    command = "ssh node-1 sterna cluster import --config /etc/sterna/backup.toml -i /backup/by-its-user.jsonl --replace"
+    done = shell(command, check=False)
+    if done.returncode != 2 or "NATS does not permit this node to publish to" not in done.stderr:
+        raise Failure(f"it has imported: {done}")
+    world.settle(1, 2, 3)
+    world.ledger.read(world[3], PART)
 
 
 def refusals(world: World) -> None:
@@ -469,8 +536,10 @@ def restore(world: World) -> None:
 def three_to_one(world: World) -> None:
     world.ledger.write(world[3])
     world.ledger.read(world[2], PART)
-    world.run("three to one")
+    with world.mortals(world[3]):
+        world.run("three to one")
     world.settle(1)
+    world.witness(world[1])
     world.ledger.read(world[1], PART)
     world.ledger.write(world[1])
     world.ledger.read(world[1])
@@ -645,6 +714,7 @@ ROWS = [
     ("one node to three", one_to_three),
     ("backup", backup),
     ("what is refused", refusals),
+    ("a user for backups", backup_by_its_user),
     ("restore", restore),
     ("three nodes to one", three_to_one),
     ("one node to three, again", and_three_again),

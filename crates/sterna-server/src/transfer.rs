@@ -54,7 +54,7 @@ pub struct Transferred {
     pub retained: u64,
     /// Number of messages of the log.
     pub messages: u64,
-    /// What was not carried, with the numbers.
+    /// The kinds of things that were not carried, with the numbers.
     pub left: Vec<(String, u64)>,
 }
 
@@ -81,7 +81,7 @@ fn connect(config: &Config) -> Result<Transfer, String> {
 /// Writes all of the cluster that a node's configuration names, and changes nothing. Nodes may run.
 ///
 /// # Errors
-/// A sentence for the operator. What was written by then is no export.
+/// A sentence for the operator. The bytes that were written by then are no export.
 pub fn export(config: &Config, out: &mut dyn Write) -> Result<Transferred, String> {
     let transfer = connect(config)?;
     let mut content = transfer.read(&exporter(config)?)?;
@@ -116,7 +116,7 @@ pub fn export(config: &Config, out: &mut dyn Write) -> Result<Transferred, Strin
     Ok(done)
 }
 
-/// Who exports, for the audit logs of nodes: a user of the system, and the node whose configuration that has.
+/// The exporter, for the audit logs of nodes: a user of the system, and the node whose configuration that has.
 fn exporter(config: &Config) -> Result<String, String> {
     let user = rustix::process::getuid().as_raw();
     let node = config.cluster.node_name()?;
@@ -184,8 +184,9 @@ struct Import {
 
 /// Writes an export into the cluster that a node's configuration names.
 ///
-/// All its nodes are to be stopped. What the cluster has is removed before where the import `replaces` it; otherwise it
-/// must be empty. The export is read twice: nothing is written before all of it was read, and was found to be whole.
+/// All its nodes are to be stopped. An import that `replaces` the cluster's contents removes them first; otherwise the
+/// cluster must be empty. The export is read twice: nothing is written before all of it was read, and was found to be
+/// whole.
 ///
 /// # Errors
 /// A sentence for the operator. It says so where the import has to be begun anew.

@@ -2,7 +2,7 @@
 //!
 //! The two differ in four things. A shared subscription has a record of its own in a store, and in a cluster a session
 //! without a client, its root. The will of an open connection is a record in a store, and in a cluster stands beside the
-//! session's owner. The anchor of a queue is a session of a store alone. What a node notes of itself stays with it.
+//! session's owner. The anchor of a queue is a session of a store alone. Notes of a node about itself stay with it.
 //! Positions, and all else, are the same.
 
 use std::collections::BTreeMap;

@@ -252,7 +252,7 @@ impl<'r> LineReader<'r> {
         self.line.len()
     }
 
-    /// What has been read so far.
+    /// The numbers of records and messages that have been read so far.
     #[must_use]
     pub const fn counts(&self) -> Counts {
         self.counts

@@ -65,7 +65,7 @@ pub struct Content {
     pub retained: Vec<Message>,
     /// The position behind those of all messages of the log.
     pub next_position: u64,
-    /// What is not in it.
+    /// The parts that are not in it.
     pub left: Left,
     /// The entries of the log that are to be read: the first and the last.
     entries: (u64, u64),

@@ -14,7 +14,7 @@ use super::{Content, Left};
 use crate::owners::{Key, Record};
 use crate::requests::Entry;
 
-/// What NATS keeps of sessions and requests.
+/// The kept state of sessions and requests.
 #[derive(Default)]
 struct Found {
     /// The epoch of the writer, and the records.

@@ -61,7 +61,7 @@ pub(super) struct Importing {
 impl Importing {
     pub(super) async fn begin(core: Rc<Core>, plan: Plan) -> Result<Self, String> {
         if core.settings.region.is_some() {
-            // What other regions keep for this one would come again.
+            // Messages that other regions keep for this one would come again.
             return Err("an import into a region (cluster.region) is not possible".to_owned());
         }
         core.has_room_for(plan)?;
@@ -357,7 +357,7 @@ impl Core {
         Ok(Some(words.join(", ")).filter(|words| !words.is_empty()))
     }
 
-    /// Whether no node is heard of for a lease. What a node writes by itself would be mixed with the import.
+    /// Whether no node is heard of for a lease. Its own writes would be mixed with the import.
     async fn is_nobody_here(&self) -> Result<(), String> {
         let subject = self.settings.subject("alive.*");
         let words = self.client.subscribe(subject).await;
