@@ -75,7 +75,7 @@ impl Core {
         let line = state.line().into_bytes();
         let written = self.compare_and_set(SUBJECT.to_owned(), before, line, None);
         written.await.map_err(|error| match error {
-            WriteError::Conflict => "another import has begun meanwhile".to_owned(),
+            WriteError::Conflict => ANOTHER.to_owned(),
             WriteError::Unknown => self.explained("NATS does not take the notice of the import"),
         })
     }
@@ -91,6 +91,9 @@ impl Core {
         }
     }
 }
+
+/// Why an import ends that another has taken the place of.
+pub(super) const ANOTHER: &str = "another import has begun meanwhile";
 
 /// Why no node joins.
 pub(super) const UNDER_WAY: &str = "an import into this cluster is under way, or has failed: it is finished by \

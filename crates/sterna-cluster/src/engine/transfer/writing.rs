@@ -18,7 +18,7 @@ use super::super::streams::{KEPT, LOG, NODES, RETAINED, SESSIONS};
 use super::super::writing::as_last;
 use super::super::{Core, kept, membership, retained, sessions, streams};
 use super::Plan;
-use super::notice::{State, UNDER_WAY};
+use super::notice::{ANOTHER, State, UNDER_WAY};
 use crate::owners::{Key, Process, Record};
 use crate::requests::Entry;
 use crate::wire::EncodedRun;
@@ -152,6 +152,7 @@ impl Importing {
     /// Writes the entries that are full. Each says which number it is to have: where one is missing, all later ones are
     /// refused, so none overtakes another, and none is there twice.
     pub(super) async fn flush(&mut self) -> Result<(), String> {
+        self.is_the_last().await?;
         let before = self.last;
         let writes = std::mem::take(&mut self.full);
         let writes = writes.into_iter().zip(before..).map(|(entry, before)| {
@@ -180,6 +181,16 @@ impl Importing {
         Ok(())
     }
 
+    /// Whether no other import has begun: that one waits for a lease before it removes and writes anything.
+    async fn is_the_last(&self) -> Result<(), String> {
+        let (_, notice) = self.core.notice().await?;
+        if notice == self.notice {
+            Ok(())
+        } else {
+            Err(ANOTHER.to_owned())
+        }
+    }
+
     /// Writes the last of subjects of a stream.
     async fn write(
         &self,
@@ -188,6 +199,7 @@ impl Importing {
     ) -> Result<(), String> {
         let mut writes = writes.peekable();
         while writes.peek().is_some() {
+            self.is_the_last().await?;
             let some = writes.by_ref().take(self.core.settings.maximum_in_flight);
             let some = some.map(|(subject, write)| {
                 let subject = self.core.settings.subject(&subject);
