@@ -29,8 +29,8 @@ STREAM = "STERNA_sterna_LOG"
 # The subjects that a node named `one` needs, as it says them: docs/cluster-wire.md, "Rights in NATS".
 SUBSCRIBES = (
     "sterna.sterna.alive.*", "sterna.sterna.to.one.*", "sterna.sterna.give.one.0.*", "sterna.sterna.ask",
-    "sterna.sterna.drain", "sterna.sterna.clock", "sterna.sterna.door.one", "sterna.sterna.for.one", "sterna.sterna.ended.one",
-    "_INBOX.>",
+    "sterna.sterna.drain", "sterna.sterna.export", "sterna.sterna.clock", "sterna.sterna.door.one", "sterna.sterna.for.one",
+    "sterna.sterna.ended.one", "_INBOX.>",
 )
 PUBLISHES = (
     "sterna.sterna.alive.one", "sterna.sterna.to.*.one", "sterna.sterna.give.*.0.one", "sterna.sterna.ask",

@@ -15,6 +15,7 @@
 //! - [`requests`]: which requests were done, by the keys that clients chose; the same.
 //! - [`Tail`](tail::Tail): records that were not written behind their messages; the same.
 //! - [`Port`], [`Shards`]: between shards and the thread.
+//! - [`Transfer`]: all of a cluster, read and written by a program that is no node.
 //! - `engine/`: the thread.
 
 pub mod arrivals;
@@ -36,7 +37,7 @@ pub mod table;
 pub mod tail;
 pub mod wire;
 
-pub use engine::{Ended, Engine, NodeTime, Running};
+pub use engine::{Content, Ended, Engine, Left, NodeTime, Plan, Running, Transfer};
 pub use owners::Fence;
 pub use port::{Answer, Answerer, Asker, BanRecord, NodeAnswer, Port, Shards, ToShard, Told};
 pub use report::{FollowerView, NodeView, NodeWord, RegionView, Report, StreamView};

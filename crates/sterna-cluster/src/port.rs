@@ -36,6 +36,8 @@ pub enum ToShard {
     /// All filters that other nodes wanted when this one joined have come before it; for the first shard:
     /// [`PeerGate::set_knows_wanted`](sterna_broker::PeerGate::set_knows_wanted).
     WantedIsWhole,
+    /// A program exports the cluster: who says that it does; for the first shard.
+    Exporting(String),
     /// Acknowledgements may leave: the shard's commitments have come further.
     Committed,
     /// A claim is settled: [`Broker::session_claimed`](sterna_broker::Broker::session_claimed).

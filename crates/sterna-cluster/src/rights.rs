@@ -134,6 +134,7 @@ pub(crate) fn needs(settings: &Settings, inbox: &str) -> Vec<Need> {
         subjects::give(node, 0, "*"),
         subjects::ASK.to_owned(),
         subjects::DRAIN.to_owned(),
+        subjects::EXPORT.to_owned(),
         subjects::CLOCK.to_owned(),
         subjects::door(node),
         subjects::asked_for(node),

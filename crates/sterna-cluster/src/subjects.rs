@@ -7,6 +7,10 @@
 pub(crate) const ASK: &str = "ask";
 /// Names of nodes that drain.
 pub(crate) const DRAIN: &str = "drain";
+/// Who exports the cluster, for the audit logs of nodes.
+pub(crate) const EXPORT: &str = "export";
+/// Whether an import is under way.
+pub(crate) const IMPORT: &str = "node.import";
 /// Questions for the time.
 pub(crate) const CLOCK: &str = "clock";
 /// In place of a topic in the log: messages that were published together. No topic has it.

@@ -98,6 +98,11 @@ impl Action<'_> {
     }
 }
 
+/// A line about an export of the cluster, by `sterna cluster export`. `by` is what that says of itself.
+pub(crate) fn cluster_exported(by: &str) {
+    line!(INFO, by, "cluster export");
+}
+
 /// A line about a client that is banned because of its behaviour.
 pub(crate) fn banned(ban: &Ban) {
     line!(

@@ -148,7 +148,11 @@ impl Cluster {
     }
 }
 
-fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String> {
+/// The engine's settings.
+///
+/// # Errors
+/// A sentence for the operator.
+pub(crate) fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String> {
     let user = match (&cluster.user, &cluster.password_file) {
         (Some(user), Some(file)) => {
             let text = fs::read_to_string(file)
@@ -349,7 +353,8 @@ impl Member {
             ToShard::Committed
             | ToShard::Question { .. }
             | ToShard::NodeQuestion { .. }
-            | ToShard::Ban(_) => {}
+            | ToShard::Ban(_)
+            | ToShard::Exporting(_) => {}
             ToShard::Claimed { session, result } => {
                 broker.session_claimed(now_ms, session, result);
             }

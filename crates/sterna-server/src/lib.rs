@@ -61,6 +61,7 @@ mod shares;
 mod store;
 pub mod sys;
 mod tracer;
+pub mod transfer;
 mod unread_store;
 mod watch;
 mod weighing;

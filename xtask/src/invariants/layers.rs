@@ -38,6 +38,7 @@ const LAYERS: &[&str] = &[
     "store",
     "unread_store",
     "cluster",
+    "transfer",
     "context",
     "audit",
     "judge",

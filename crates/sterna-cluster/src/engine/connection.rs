@@ -140,6 +140,7 @@ impl Core {
             return Err("no server of NATS is connected".to_owned());
         }
         self.prove_rights(true).await?;
+        self.is_no_import_under_way().await?;
         self.may_have_regions()?;
         self.may_date().await?;
         self.make_streams().await?;
@@ -155,7 +156,7 @@ impl Core {
     }
 
     /// Ends what an earlier start of this node left, and gets a number for this one.
-    async fn enter(&self) -> Result<(), String> {
+    pub(super) async fn enter(&self) -> Result<(), String> {
         let settings = &self.settings;
         let node = &settings.node;
         let inbox = (self.jetstream.get_stream(settings.stream(INBOX)).await)

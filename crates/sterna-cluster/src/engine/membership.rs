@@ -30,7 +30,7 @@ const TOLD_AGAIN: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A node's word, as a line of text.
-const FORM: &str = "1";
+pub(super) const FORM: &str = "1";
 
 impl Core {
     /// Says again and again that this node is there, and looks who was not heard of.

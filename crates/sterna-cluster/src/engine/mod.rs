@@ -39,6 +39,7 @@ mod requests;
 mod retained;
 mod sessions;
 mod streams;
+mod transfer;
 mod unreadable;
 mod wire_version;
 mod writing;
@@ -70,6 +71,7 @@ use crate::status::Status;
 use crate::table::{OUTSIDE, Table};
 use crate::wire;
 use lanes::Lane;
+pub use transfer::{Content, Left, Plan, Transfer};
 
 /// Time after which something that failed is tried again, at first.
 const RETRY: Duration = Duration::from_millis(100);
@@ -447,6 +449,7 @@ impl Core {
             core.spawn(Rc::clone(&core).answer_about_sessions());
             core.spawn(Rc::clone(&core).answer_operators());
             core.spawn(Rc::clone(&core).hear_drains());
+            core.spawn(Rc::clone(&core).hear_exports());
             core.spawn(Rc::clone(&core).follow_nodes());
             core.spawn(Rc::clone(&core).receive_live());
             core.spawn(Rc::clone(&core).receive_inbox());

@@ -381,7 +381,7 @@ impl Core {
     }
 
     /// Learns what nodes need of the log, also those that are gone, and the floors of their records.
-    async fn learn_needs(&self) -> Result<(), String> {
+    pub(super) async fn learn_needs(&self) -> Result<(), String> {
         for (filter, is_mark) in [(subjects::floor("*"), false), (subjects::mark("*"), true)] {
             let start = DeliverPolicy::LastPerSubject;
             let mut told = self.follow(SESSIONS, Some(&filter), start).await?;
@@ -560,7 +560,7 @@ impl Core {
     }
 }
 
-fn subject_of(key: Key) -> String {
+pub(super) fn subject_of(key: Key) -> String {
     subjects::session(&hex(key))
 }
 
@@ -580,7 +580,7 @@ pub(super) fn hex(key: Key) -> String {
     format!("{:032x}", u128::from_be_bytes(key))
 }
 
-fn unhex(text: &str) -> Option<Key> {
+pub(super) fn unhex(text: &str) -> Option<Key> {
     let number = u128::from_str_radix(text, 16).ok()?;
     (text.len() == 32).then(|| number.to_be_bytes())
 }

@@ -16,7 +16,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
+use async_nats::jetstream::context::{
+    CreateStreamErrorKind, DeleteStreamError, DeleteStreamErrorKind, GetStreamError,
+    GetStreamErrorKind,
+};
 use async_nats::jetstream::stream::{self, DiscardPolicy, Info, StorageType};
 use tokio::sync::Notify;
 
@@ -63,6 +66,11 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// The highest sequence number that was seen.
+    pub(super) const fn highest(&self) -> u64 {
+        self.highest.get()
+    }
+
     pub(super) fn saw(&self, sequence: u64) {
         self.highest.set(self.highest.get().max(sequence));
     }
@@ -107,7 +115,7 @@ impl Core {
     }
 
     /// Gets a stream, or makes it where there is none.
-    async fn make_stream(&self, config: stream::Config) -> Result<Info, String> {
+    pub(super) async fn make_stream(&self, config: stream::Config) -> Result<Info, String> {
         let name = config.name.clone();
         let made = match self.jetstream.get_or_create_stream(config).await {
             Err(error) if was_made_by_another(&error.kind()) => {
@@ -125,7 +133,7 @@ impl Core {
         wanted.map(|(_, config)| config.name).collect()
     }
 
-    fn wanted_streams(&self) -> Vec<(&'static str, stream::Config)> {
+    pub(super) fn wanted_streams(&self) -> Vec<(&'static str, stream::Config)> {
         let settings = &self.settings;
         let base = |stream: &str, subjects: &[String]| stream::Config {
             name: settings.stream(stream),
@@ -173,6 +181,7 @@ impl Core {
             subjects::want("*", "*"),
             subjects::came("*"),
             subjects::ban("*"),
+            subjects::IMPORT.to_owned(),
         ];
         let of_sessions = [
             subjects::session("*"),
@@ -215,6 +224,12 @@ impl Core {
         if let Err(why) = self.make_streams().await {
             tracing::warn!(why, "streams cannot be made again yet");
         }
+    }
+
+    /// A stream is there that was made in place of another.
+    pub(super) fn found_anew(&self, stream: &str, info: &Info) {
+        self.known_stream(stream).made.set(None);
+        self.found_stream(stream, info);
     }
 
     /// A stream is there. Where it is another than before, this node writes again what it knows.
@@ -355,6 +370,24 @@ impl Core {
         } else {
             self.set_telling(self.streams.telling.get().saturating_sub(1));
         }
+    }
+}
+
+/// Whether NATS says that it has no stream of a name.
+pub(super) fn is_no_stream(error: &GetStreamError) -> bool {
+    match error.kind() {
+        GetStreamErrorKind::JetStream(answer) => answer.error_code() == ErrorCode::STREAM_NOT_FOUND,
+        _ => false,
+    }
+}
+
+/// The same, where one was to be removed.
+pub(super) fn is_none_to_remove(error: &DeleteStreamError) -> bool {
+    match error.kind() {
+        DeleteStreamErrorKind::JetStream(answer) => {
+            answer.error_code() == ErrorCode::STREAM_NOT_FOUND
+        }
+        _ => false,
     }
 }
 

@@ -10,13 +10,14 @@ mod stopping;
 use std::sync::Arc;
 
 use sterna_broker::{Broker, ConsumerId, CrowdedReader, Event, ShardId};
+use sterna_cluster::ToShard;
 use sterna_net::{
     Chunk, CloseReason, ConnectionId, Handler, Network, RefusedCertificate, StreamEnd, StreamId,
 };
 
 use crate::admin;
 use crate::amqp;
-use crate::audit::Login;
+use crate::audit::{self, Login};
 use crate::bans::Bans;
 use crate::cluster::Member;
 use crate::config::{OnLostRight, Protocol};
@@ -571,6 +572,9 @@ impl Handler for Shard {
                     self.stop_if_drained(net);
                 }
                 Mail::Cluster(letter) => {
+                    if let ToShard::Exporting(by) = &*letter {
+                        audit::cluster_exported(by);
+                    }
                     if let Some(member) = &self.cluster {
                         member.mail(&mut self.broker, now_ms, *letter);
                     }

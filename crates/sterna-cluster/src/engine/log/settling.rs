@@ -1,7 +1,7 @@
 //! Records that entries of the log settle. Each is told with its entry, and remembered until it is kept.
 
 use async_nats::HeaderMap;
-use sterna_broker::Settles as Wanted;
+use sterna_broker::{Records, Settles as Wanted};
 
 use super::reading::Head;
 use super::{Waiting, position, sequence};
@@ -11,7 +11,7 @@ use crate::engine::{Core, Retry};
 use crate::owners::Key;
 use crate::requests;
 use crate::subjects;
-use crate::tail::{self, Records, Settled, Settles};
+use crate::tail::{self, Settled, Settles};
 
 impl Core {
     /// The header's line of a message's entry; `None` where the message settles nothing.
@@ -105,6 +105,12 @@ impl Core {
             self.status.failed_attempts.add(1);
             retry.wait().await;
         }
+    }
+
+    /// Reads the tail in front of a position, of a log that this does not follow.
+    pub(in crate::engine) async fn read_tail_to(&self, end: u64) -> Result<(), String> {
+        self.log.tail.borrow_mut().begin(end);
+        self.read_tail().await
     }
 
     /// Reads what came by before this node followed the log.
