@@ -7,7 +7,7 @@
 pub(crate) const ASK: &str = "ask";
 /// Names of nodes that drain.
 pub(crate) const DRAIN: &str = "drain";
-/// Who exports the cluster, for the audit logs of nodes.
+/// Names of those who export the cluster, for the audit logs of nodes.
 pub(crate) const EXPORT: &str = "export";
 /// Whether an import is under way.
 pub(crate) const IMPORT: &str = "node.import";
