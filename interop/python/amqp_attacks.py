@@ -326,11 +326,11 @@ def never_settled_by_receiver(at: Listener) -> None:
         to = address("n")
         receiver.receiving(wire.source(to), 4_294_967_295, snd=ubyte(0))
         publish(sender, to, 300, b"x")
-        got = 0
+        receiver.next(wire.TRANSFER)
+        got = 1
         while (each := receiver.frame(0.5)) is not None:
             got += each.code == wire.TRANSFER
         expect(got <= UNSETTLED, f"{got} unsettled deliveries, set are {UNSETTLED}")
-        expect(got > 0, "no delivery")
 
 
 def publish(one: RawAmqp, to: str, count: int, payload: bytes, settled: bool = True) -> None:

@@ -19,7 +19,7 @@ from aioquic.quic.configuration import QuicConfiguration
 import amqp_wire as wire
 from amqp_scenario import places
 from amqp_wire import Symbol
-from harness import Failure, Listener, Report
+from harness import Failure, Listener, Report, until
 
 PATIENCE_S = 30.0
 AT_ONCE = 6
@@ -314,11 +314,7 @@ async def early(t: Step) -> None:
         opened = await quic.started()
         credit = (opened.field(9) or {}).get("sterna:initial-credit")
         expect(credit, f"no sterna:initial-credit in {opened.field(9)}")
-        for _ in range(100):
-            if tickets:
-                break
-            await asyncio.sleep(0.02)
-    expect(tickets, "no ticket")
+        await until("a ticket has come", lambda: tickets)
     async with t.open() as watcher:
         await watcher.started()
         into = watcher.stream(4)

@@ -21,17 +21,21 @@ import urllib.request
 from pathlib import Path
 
 from cluster import run_rows
-from cluster_nodes import COUNT, PATIENCE_S, Cluster, Node, wait_until
+from cluster_nodes import COUNT, PATIENCE_S, Cluster, Node, ask_nats, wait_until
 from harness import Failure
 
 STERNA = os.environ["STERNA_BIN"]
 # Clients of each node in the rows of lists.
 CLIENTS = 5
-# A node that stands still is given up after this time. No row measures it.
+# Nobody waits longer for the answer of a node that stands still. No row measures it.
 NODE_TIMEOUT_MS = 10_000
+# A node that is to be named must not be given up before: each list may wait for its answer.
+ADMIN_ABSENCE_MS = 600_000
 BUILD = Path(os.environ["STERNA_BUILD"])
 PASSWORDS = BUILD / "cluster-admin-passwords"
 SETTINGS = f"""
+ended_session_ms = {ADMIN_ABSENCE_MS}
+
 [authentication]
 password_file = "{PASSWORDS}"
 anonymous = true
@@ -40,6 +44,9 @@ anonymous = true
 operators = ["anonymous"]
 node_timeout_ms = {NODE_TIMEOUT_MS}
 maximum_answer_bytes = 16384
+
+[authorization]
+admins = ["anonymous"]
 
 [[amqp.queue]]
 name = "orders"
@@ -81,6 +88,18 @@ def listed(node: Node, path: str, limit: int = 100) -> tuple[list[dict], list[st
         if after is None:
             return items, sorted(silent)
     raise Failure(f"{path} does not end")
+
+
+def listed_by_all(node: Node, path: str, limit: int = 100) -> list[dict]:
+    """All entries of a list, once all nodes answer: a busy machine may let one wait for longer than its lease."""
+    found: list[dict] = []
+
+    def is_whole() -> bool:
+        found[:], silent = listed(node, path, limit)
+        return not silent
+
+    wait_until(f"all nodes answer {path} at {node.name}", is_whole)
+    return found
 
 
 def text(data: bytes) -> bytes:
@@ -188,15 +207,14 @@ def lists(cluster: Cluster) -> None:
                 for path, name in (("/clients", "name"), ("/sessions", "name"), ("/subscriptions?topic=of/x", "session"),
                                    ("/clients?sort=name", "name"), ("/clients?sort=messages", "name"),
                                    ("/subscriptions", "session")):
-                    items, silent = listed(node, path, limit)
-                    items = [item for item in items if not item[name].startswith("$")]
+                    items = [item for item in listed_by_all(node, path, limit) if not item[name].startswith("$")]
                     names = sorted(item[name] for item in items)
                     wanted = [] if "topic=" in path else clients.names
-                    if names != wanted or silent:
-                        raise Failure(f"{path} by {limit} at {node.name}: {names}, no answer from {silent}")
+                    if names != wanted:
+                        raise Failure(f"{path} by {limit} at {node.name}: {names}")
                     if wrong := [item for item in items if not item[name].startswith(item["node"])]:
                         raise Failure(f"{path} at {node.name} has wrong nodes: {wrong}")
-            by_name = [item["name"] for item in listed(node, "/clients?sort=name", 4)[0]]
+            by_name = [item["name"] for item in listed_by_all(node, "/clients?sort=name", 4)]
             if by_name != clients.names:
                 raise Failure(f"{node.name} sorts {by_name}")
             mine = [name for name in clients.names if name.startswith(node.name)]
@@ -206,7 +224,7 @@ def lists(cluster: Cluster) -> None:
                     if got != mine:
                         raise Failure(f"{query}{sort} at {node.name}: {got}")
         other = cluster.nodes[1]
-        got = sorted(item["name"] for item in listed(cluster.nodes[0], f"/clients?node={other.name}")[0])
+        got = sorted(item["name"] for item in listed_by_all(cluster.nodes[0], f"/clients?node={other.name}"))
         if got != [name for name in clients.names if name.startswith(other.name)]:
             raise Failure(f"node={other.name}: {got}")
         status, told = call(cluster.nodes[0], "GET", "/clients?node=nobody")
@@ -229,9 +247,9 @@ def large(cluster: Cluster) -> None:
     with Clients(cluster, 30, long=100) as clients:
         for node in cluster.nodes:
             for path in ("/clients", "/clients?sort=name"):
-                items, silent = listed(node, path, 1_000)
-                if sorted(item["name"] for item in items) != clients.names or silent:
-                    raise Failure(f"{node.name} lists {len(items)} of {len(clients.names)}; no answer from {silent}")
+                items = listed_by_all(node, path, 1_000)
+                if sorted(item["name"] for item in items) != clients.names:
+                    raise Failure(f"{node.name} lists {len(items)} of {len(clients.names)}")
 
 
 def disconnected(cluster: Cluster) -> None:
@@ -290,8 +308,8 @@ def removed(cluster: Cluster) -> None:
         for eve in eves:
             if eve.end() is None:
                 raise Failure(f"{eve.name} is told nothing")
-        left = [item["name"] for item in listed(first, "/sessions")[0] if item["user"] == "eve"]
-        if left or len(listed(first, "/clients")[0]) != COUNT:
+        left = [item["name"] for item in listed_by_all(first, "/sessions") if item["user"] == "eve"]
+        if left or len(listed_by_all(first, "/clients")) != COUNT:
             raise Failure(f"{left} are left, or others are gone")
         if not any("endSessionsOf" in line and "4 sessions" in line for line in second.log.read_text().splitlines()):
             raise Failure("the node that was asked has no audit line")
@@ -360,6 +378,80 @@ def banned(cluster: Cluster) -> None:
     if (rows := listed(second, "/bans"))[0]:
         raise Failure(f"bans are left: {rows}")
     Client(first, "pest").close()
+
+
+def banned_before(cluster: Cluster) -> None:
+    """A ban that was made while a node was away holds there when it is back, and at a node that has not been there; so does its
+    end, and a ban has its end in time."""
+    until_gone(cluster)
+    first, second, third = cluster.nodes
+    third.kill()
+    for client, expiry in (("early", {}), ("short", {"expiry_s": 40}), ("lifted", {})):
+        status, told = call(first, "POST", "/bans", {"client": client, **expiry})
+        if status not in (200, 503):
+            raise Failure(f"ban: {status} {told}")
+    lifted = next(row for row in listed(first, "/bans")[0] if row["client"] == "lifted" and row["node"] == first.name)
+    call(first, "DELETE", f"/bans/{lifted['id']}")
+    third.start()
+    cluster.settle()
+
+    def names(node: Node) -> list[str]:
+        return sorted(row["client"] for row in get(node, "/bans?local=yes")["items"])
+
+    wait_until("the bans are known", lambda: names(third) == ["early", "short"])
+    try:
+        Client(third, "early")
+    except Failure:
+        pass
+    else:
+        raise Failure(f"{third.name} lets it in")
+    Client(third, "lifted").close()
+    # All nodes end, and nobody has a store.
+    for node in cluster.nodes:
+        node.kill()
+    for node in cluster.nodes:
+        node.start()
+    cluster.settle()
+    for node in cluster.nodes:
+        wait_until(f"{node.name} has the ban", lambda node=node: "early" in names(node))
+        wait_until("a ban has ended in time", lambda node=node: names(node) == ["early"])
+    # NATS loses what it has of nodes, and these write the ban again.
+    ask_nats(cluster, "$JS.API.STREAM.DELETE.STERNA_sterna_NODES", b"")
+    wait_until("the ban is written again", lambda: ask_nats(
+        cluster, "$JS.API.STREAM.INFO.STERNA_sterna_NODES", b'{"subjects_filter": "sterna.sterna.ban.*"}',
+    ).get("state", {}).get("subjects"))
+    cluster.settle()
+    third.kill()
+    third.start()
+    cluster.settle()
+    wait_until("who starts later has it", lambda: names(third) == ["early"])
+    ban = next(row for row in listed(second, "/bans", 3)[0] if row["node"] == second.name)
+    if (done := call(third, "DELETE", f"/bans/{ban['id']}"))[0] != 204:
+        raise Failure(f"lift: {done}")
+    third.kill()
+    third.start()
+    cluster.settle()
+    for node in cluster.nodes:
+        wait_until(f"{node.name} has no ban", lambda node=node: names(node) == [])
+    Client(third, "early").close()
+
+
+def done_by_one(cluster: Cluster) -> None:
+    """What one node does alone says which, and the others are as before."""
+    until_gone(cluster)
+    first, second, _ = cluster.nodes
+    for path, content, wanted in (
+        ("/publish", {"topic": "one/node", "payload": "x"}, 200), ("/reload?dry_run=yes", None, 200), ("/reload", None, 200)
+    ):
+        status, told = call(second, "POST", path, content)
+        if (status, told.get("node")) != (wanted, second.name):
+            raise Failure(f"{path}: {status} {told}")
+    shown = subprocess.run(
+        [STERNA, "admin", "reload", "-L", first.url("admin")],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=True,
+    )
+    if f"at node {first.name}, and no other" not in shown.stdout + shown.stderr:
+        raise Failure(f"the command says {shown.stdout} {shown.stderr}")
 
 
 class Trace:
@@ -437,6 +529,28 @@ def traced(cluster: Cluster) -> None:
         client.close()
 
 
+def names_alone(node: Node, path: str, silent: Node, clients: list[str] | None = None) -> None:
+    """A list names a node that does not answer and, at some time, no other. Of `clients` it has those of all nodes that it
+    does not name, each time.
+
+    A node that a busy machine lets wait for longer than its lease is named as well, until it is heard of again.
+    """
+    def is_alone() -> bool:
+        items, named = listed(node, path, 4)
+        if silent.name not in named:
+            raise Failure(f"{path} at {node.name} names {named}, and not {silent.name}")
+        if clients is not None:
+            names = sorted(item["name"] for item in items)
+            told = [name for name in names if not name.startswith(tuple(named))]
+            if told != [name for name in clients if not name.startswith(tuple(named))]:
+                raise Failure(f"{path} at {node.name}: {names}, no answer from {named}")
+            if of_silent := [name for name in names if name.startswith(silent.name)]:
+                raise Failure(f"{path} at {node.name} has {of_silent} of a node that does not answer")
+        return named == [silent.name]
+
+    wait_until(f"{path} at {node.name} names {silent.name} alone", is_alone)
+
+
 def killed(cluster: Cluster) -> None:
     """A killed node is named, and the others are told of; what it may have is not said to be missing."""
     until_gone(cluster)
@@ -446,21 +560,20 @@ def killed(cluster: Cluster) -> None:
         second.kill()
         for node in (first, third):
             for path in ("/clients", "/clients?sort=name", "/sessions", "/subscriptions", "/queues", "/bans"):
-                items, silent = listed(node, path, 4)
-                if silent != [second.name]:
-                    raise Failure(f"{path} at {node.name} names {silent}")
-                if path.startswith("/clients"):
-                    names = sorted(item["name"] for item in items)
-                    if names != [name for name in clients.names if not name.startswith(second.name)]:
-                        raise Failure(f"{path} at {node.name}: {names}")
+                names_alone(node, path, second, clients.names if path.startswith("/clients") else None)
         for method, path in (("GET", f"/clients/{row['id']}"), ("DELETE", f"/clients/{row['id']}"),
                              ("GET", "/sessions/nobody"), ("GET", f"/node?node={second.name}")):
             status, told = call(first, method, path)
             if status != 503 or second.name not in told["detail"]:
                 raise Failure(f"{method} {path}: {status} {told}")
-        status, told = call(first, "DELETE", "/sessions?user=eve")
-        if (status, told["unanswered"]) != (200, [second.name]):
-            raise Failure(f"sessions of a user: {status} {told}")
+
+        def is_alone() -> bool:
+            status, told = call(first, "DELETE", "/sessions?user=eve")
+            if status != 200 or second.name not in told["unanswered"]:
+                raise Failure(f"sessions of a user: {status} {told}")
+            return told["unanswered"] == [second.name]
+
+        wait_until("it alone does not end sessions of a user", is_alone)
         shown = subprocess.run(
             [STERNA, "admin", "clients", "list", "-L", first.url("admin")],
             capture_output=True, text=True, timeout=PATIENCE_S, check=True,
@@ -477,13 +590,10 @@ def still(cluster: Cluster) -> None:
     until_gone(cluster)
     with Clients(cluster) as clients:
         first, second, third = cluster.nodes
-        second.send(signal.SIGSTOP)
+        second.stand_still()
         try:
             for path in ("/clients", "/clients?sort=name"):
-                items, silent = listed(first, path)
-                names = sorted(item["name"] for item in items)
-                if silent != [second.name] or names != [name for name in clients.names if not name.startswith(second.name)]:
-                    raise Failure(f"{path}: {names}, no answer from {silent}")
+                names_alone(first, path, second, clients.names)
             if get(third, "/clients?local=yes")["unanswered"]:
                 raise Failure("a node waits for others though it is asked alone")
         finally:
@@ -510,8 +620,8 @@ def hostile(cluster: Cluster) -> None:
         nats.sendall(b"PING\r\n")
         while not lines.readline().startswith(b"PONG"):
             pass
-    if listed(cluster.nodes[1], "/clients")[1] or not first.is_ready():
-        raise Failure("the node does not answer any more")
+    listed_by_all(cluster.nodes[1], "/clients")
+    wait_until(f"{first.name} is ready", first.is_ready)
 
 
 ROWS = [
@@ -521,6 +631,8 @@ ROWS = [
     ("sessions of a user", removed),
     ("a queue at any node", queues),
     ("bans of all nodes", banned),
+    ("bans of before", banned_before),
+    ("what one node does alone", done_by_one),
     ("a trace of all nodes", traced),
     ("what is no question", hostile),
     ("a node is killed", killed),
@@ -541,7 +653,7 @@ def main() -> None:
     command = [STERNA, "passwd", "-b", "-c", "--iterations", "4096", str(PASSWORDS), "eve", "secret"]
     PASSWORDS.unlink(missing_ok=True)
     subprocess.run(command, check=True, capture_output=True)
-    with Cluster(BUILD / "cluster-admin", SETTINGS) as cluster:
+    with Cluster(BUILD / "cluster-admin", SETTINGS, ADMIN_ABSENCE_MS) as cluster:
         run_rows(ROWS, lambda row: told(row, cluster), cluster.mend)
 
 

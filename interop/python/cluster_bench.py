@@ -10,9 +10,7 @@ environment is that of `cluster_nodes.py`. Standard library only.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import re
 import selectors
 import shutil
 import socket
@@ -22,155 +20,24 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import wire
+from cluster_bench_load import PAIRS, PATIENCE_S, Place, Publisher, Reader, cpu_s, play, resident_bytes
 from cluster_bench_peers import PEERS, Peer
-from cluster_nodes import COUNT, Cluster, Node, Program, wait_until
-from mqtt_client import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Client
+from cluster_nodes import COUNT, Cluster, Node, wait_until
+from mqtt_client import Client
 
-PAYLOAD_BYTES = 64
-# Publishers of a place, each with a reader of its own.
-PAIRS = 4
-# Messages without an acknowledgement; of QoS 0: that a publisher is ahead of its slowest reader.
-WINDOW, AHEAD = 64, 1_000
 FAN_OUT, FAN_OUT_MESSAGES = 1_000, 500
 MOVED_READERS = 200
 FILTERS = 100_000
 # Filters of one packet and of one client.
 FILTERS_PER_PACKET, FILTERS_PER_CLIENT = 250, 1_000
-PATIENCE_S = 300
 # The figure of sessions that outlive their connections.
 KEPT = "QoS 1 kept"
+# The figure of `sync_interval: always` in NATS, at these numbers of messages without an acknowledgement. With one, fewer
+# messages of a publisher make a round.
+SYNCS = "syncs"
+SYNC_WINDOWS = {1: 20, 64: 1}
 # Figures of throughput: the name, the QoS, and whether sessions outlive their connections.
 FIGURES = (("QoS 0", 0, False), ("QoS 1", 1, False), (KEPT, 1, True), ("QoS 2", 2, False))
-
-
-class Reader(Client):
-    """Acknowledges what it gets, and counts what is for it alone."""
-
-    def __init__(self, port: int, name: str, topic: str, qos: int, clean: bool = True):
-        super().__init__(port, name, clean=clean)
-        self.subscribe([topic], qos)
-        self.received = 0
-
-    def take(self) -> None:
-        for kind, body in self.packets():
-            if kind & 0xF0 == PUBLISH:
-                self.received += 1
-                qos = (kind >> 1) & 3
-                if qos:
-                    at = 2 + int.from_bytes(body[:2], "big")
-                    answer = wire.PUBACK if qos == 1 else wire.PUBREC
-                    self.out += wire.ack(answer, int.from_bytes(body[at : at + 2], "big"))
-            elif kind & 0xF0 == PUBREL:
-                self.out += wire.ack(wire.PUBCOMP, int.from_bytes(body[:2], "big"))
-
-
-class Publisher(Client):
-    """Sends messages as fast as it may."""
-
-    def __init__(self, port: int, name: str, topic: str, qos: int, total: int):
-        super().__init__(port, name)
-        self.qos, self.total, self.sent, self.done = qos, total, 0, 0
-        self.topic = topic
-        self.one = wire.publish(topic, bytes(PAYLOAD_BYTES), level=4)
-        self.readers: list[Reader] = []
-
-    def pump(self) -> None:
-        if self.qos == 0:
-            behind = min(reader.received for reader in self.readers)
-            count = min(self.total, behind + AHEAD) - self.sent
-            if count > 0 and len(self.out) < 1 << 16:
-                self.out += self.one * count
-                self.sent += count
-            return
-        while self.sent < self.total and self.sent - self.done < WINDOW:
-            self.sent += 1
-            identifier = self.sent % 65_535 + 1
-            self.out += wire.publish(self.topic, bytes(PAYLOAD_BYTES), self.qos, identifier, level=4)
-
-    def take(self) -> None:
-        for kind, body in self.packets():
-            if kind & 0xF0 == PUBREC:
-                self.out += wire.ack(wire.PUBREL, int.from_bytes(body[:2], "big"))
-            elif kind & 0xF0 in (PUBACK, PUBCOMP):
-                self.done += 1
-
-
-def cpu_s(programs: list[Program]) -> float:
-    total_ns = 0
-    for program in programs:
-        for thread in Path(f"/proc/{program.pid()}/task").iterdir():
-            # The time on a processor, which is finer than the ticks of `stat`. A thread may have ended since.
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                total_ns += int((thread / "schedstat").read_text().split()[0])
-    return total_ns / 1e9
-
-
-def resident_bytes(program: Program) -> int:
-    status = Path(f"/proc/{program.pid()}/status").read_text()
-    return int(re.search(r"VmRSS:\s*(\d+) kB", status)[1]) * 1024
-
-
-def play(publishers: list[Publisher], readers: list[Reader]) -> float:
-    """Runs until every reader has everything; the seconds that took."""
-    selector = selectors.DefaultSelector()
-    for client in [*publishers, *readers]:
-        selector.register(client.socket, selectors.EVENT_READ, client)
-    begun = time.monotonic()
-    while True:
-        for publisher in publishers:
-            publisher.pump()
-            publisher.flush()
-        for key, _ in selector.select(0.001):
-            key.data.take()
-            key.data.flush()
-        if all(reader.received >= publishers[0].total for reader in readers) and all(
-            publisher.qos == 0 or publisher.done == publisher.total for publisher in publishers
-        ):
-            break
-        if time.monotonic() - begun > PATIENCE_S:
-            counts = sorted(reader.received for reader in readers)
-            raise TimeoutError(f"{counts[0]} to {counts[-1]} of {publishers[0].total} messages have arrived")
-    took = time.monotonic() - begun
-    selector.close()
-    return took
-
-
-class Place:
-    """Where publishers and readers are: ports of MQTT, and the processes whose CPU counts."""
-
-    def __init__(self, name: str, pairs: list[tuple[int, int]], programs: list[Program], nats: list[Program],
-                 known: Callable[[], None]):
-        self.name, self.pairs, self.programs, self.nats, self.known = name, pairs, programs, nats, known
-
-    def measure(self, qos: int, messages: int, marker: str, is_kept: bool = False) -> dict[str, float]:
-        """Readers are there all the time. Kept sessions would outlive their connections."""
-        readers, publishers = [], []
-        for number in range(max(PAIRS, len(self.pairs))):
-            source, target = self.pairs[number % len(self.pairs)]
-            topic = f"bench/{marker}/{number}"
-            reader = Reader(target, f"r{marker}-{number}", topic, qos, clean=not is_kept)
-            publisher = Publisher(source, f"p{marker}-{number}", topic, qos, messages)
-            publisher.readers = [reader]
-            readers.append(reader)
-            publishers.append(publisher)
-        self.known()
-        before = cpu_s(self.programs), cpu_s(self.nats)
-        took = play(publishers, readers)
-        after = cpu_s(self.programs), cpu_s(self.nats)
-        for client in [*publishers, *readers]:
-            client.close()
-        if is_kept:
-            for number in range(len(readers)):
-                # Its session ends here.
-                _, target = self.pairs[number % len(self.pairs)]
-                Client(target, f"r{marker}-{number}").close()
-        total = messages * len(publishers)
-        return {
-            "messages_per_s": total / took,
-            "nodes_us": (after[0] - before[0]) * 1e6 / total,
-            "nats_us": (after[1] - before[1]) * 1e6 / total,
-        }
 
 
 class Alone(Node):
@@ -309,6 +176,16 @@ class Results:
             for row, rounds in self.rounds.items()
         }
 
+    def ratios(self) -> None:
+        """What `sync_interval: always` costs: the ratio of each round, whose two halves took turns."""
+        for window in SYNC_WINDOWS:
+            halves = [self.rounds.get((SYNCS, sync_place(window, is_always)), []) for is_always in (False, True)]
+            ratios = [rest["messages_per_s"] / always["messages_per_s"] for rest, always in zip(*halves, strict=False)]
+            if ratios:
+                low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+                print(f"{SYNCS}: {window} a publisher: {middle:.2f} times the messages per second without `always`"
+                      f" (interquartile {low:.2f} to {high:.2f}, {len(ratios)} rounds)")
+
     def table(self) -> None:
         print("\nMedians\n")
         for (what, place), found in self.medians().items():
@@ -385,7 +262,29 @@ def place_of(peer: Peer, name: str) -> Place:
     return Place(f"{peer.name}: {name}", pairs, [], peer.programs, settled)
 
 
+def sync_place(window: int, is_always: bool) -> str:
+    return f"{window} a publisher: {'always' if is_always else 'every 2 minutes'}"
+
+
+def syncs(options: argparse.Namespace, folder: Path, results: Results) -> None:
+    """QoS 1 to kept sessions on another node, by servers of NATS that sync each write, and by others. Both are there all the
+    time and take turns, so that a round's halves have the same machine."""
+    with Cluster(folder / "syncs-rest") as rest, Cluster(folder / "syncs-always", storage="sync_interval: always") as always:
+        for number in range(options.rounds):
+            # Who is first changes.
+            halves = [(rest, False), (always, True)][:: 1 if number % 2 else -1]
+            for window, share in SYNC_WINDOWS.items():
+                messages = max(1, messages_at(1, options) // share)
+                for cluster, is_always in halves:
+                    first, second = (node.ports["mqtt"] for node in cluster.nodes[:2])
+                    place = Place(SYNCS, [(first, second)], cluster.nodes, cluster.nats, settled)
+                    found = place.measure(1, messages, f"s{number}-{window}", True, window)
+                    results.add(SYNCS, sync_place(window, is_always), found)
+
+
 def throughput(options: argparse.Namespace, folder: Path, results: Results) -> None:
+    if options.only == [SYNCS]:
+        return
     peers = Peers(options, folder)
     alone = Alone(folder / "alone")
     alone.start()
@@ -442,8 +341,11 @@ def main() -> None:
     results = Results(options.json)
     try:
         throughput(options, options.folder, results)
+        if options.wants(SYNCS):
+            syncs(options, options.folder, results)
     finally:
         results.table()
+        results.ratios()
         results.goals()
 
 

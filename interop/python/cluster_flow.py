@@ -54,7 +54,7 @@ def slow(cluster: Cluster, protocol: str) -> None:
             for _ in range(TIMES):
                 time.sleep(0.2)
                 for server in cluster.nats:
-                    server.send(signal.SIGSTOP)
+                    server.stand_still()
                 # A slow machine needs a while until the client has sent all that it may.
                 later = -1.0
                 for _ in range(LOOKS):

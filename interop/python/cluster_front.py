@@ -8,7 +8,7 @@ nodes with the suite's configuration, and writes its own listeners into the file
   TCP      each connection has a node of its own, and ends as the node or the client ends it
   QUIC     a first packet goes to the node of its address; others to the node whose server ID is in them, as a balancer does
 
-What nodes send comes DELAY_S later. A SUBACK does not wait for other nodes (docs/cluster.md, Order), and suites publish by
+What nodes send comes DELAY_S later. A SUBACK does not wait for other nodes (docs/cluster-design.md, Order), and suites publish by
 another connection as soon as they have it. `nats-server` is on the search path. Standard library only.
 """
 

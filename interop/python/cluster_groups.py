@@ -319,7 +319,7 @@ def stands_still(cluster: Cluster) -> None:
     still = Member(second, "still-stands", group)
     known_everywhere(cluster)
     time.sleep(SILENCE_S)
-    second.send(signal.SIGSTOP)
+    second.stand_still()
     try:
         sent = [str(number) for number in range(40)]
         publish(third, "groups/still", sent)

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 # Who takes a will out of its record and is not told so, before another has the session, does not publish it. So wills are
 # looked at that ended while NATS answered. Who takes a will out of its record may die before the will is published, and a will that is new may not be in the record
-# yet (docs/cluster.md, Wills). That is a matter of milliseconds; a busy machine has some more. The will of a connection is
+# yet (docs/cluster-design.md, Wills). That is a matter of milliseconds; a busy machine has some more. The will of a connection is
 # published that another of its client has overtaken, or whose node was about to stop, whatever its client says after that.
 WILL_S = 1.0
 

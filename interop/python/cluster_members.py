@@ -36,18 +36,22 @@ class Member:
         while not self.ends:
             # By packet identifier: when it is acknowledged, and what it is.
             held: dict[int, tuple[float, Hold]] = {}
+            link = None
             try:
                 self.connections += 1
                 link = Client(self.node.ports["mqtt"], self.name, timeout_s=5)
                 link.subscribe([GROUP], 1)
                 self.is_there.set()
                 self.take(link, held)
-                link.close()
             except (OSError, RuntimeError):
-                time.sleep(0.1)
-            self.is_there.clear()
+                pass
+            # Before the broker can know: this thread may not run again soon.
             for _, hold in held.values():
                 hold.until_s = time.monotonic()
+            self.is_there.clear()
+            if link:
+                link.close()
+            time.sleep(0.1)
 
     def take(self, link: Client, held: dict[int, tuple[float, Hold]]) -> None:
         while not self.ends:

@@ -17,7 +17,7 @@ sessions. In each round the nemesis does something to a node, a server of NATS, 
   expired        a session, or messages for it, are gone that were to last for much longer
   not served     nodes are not ready, or publishers and sessions are not acknowledged, some time after all is mended
 
-A reader is present in a round if its node was not killed in it: what it has is in its node's memory (docs/cluster.md).
+A reader is present in a round if its node was not killed in it: what it has is in its node's memory (docs/cluster-design.md).
 `--plant absence` has nodes give a silent one up too early: messages must be reported as lost. `--plant fence` has one node
 believe that it is sure of its sessions for longer than the others wait: two owners must be reported. `--plant returns` writes
 records of sessions again that have ended: a doubled will must be reported. `--plant rights` has nodes give a silent one up

@@ -100,6 +100,22 @@ class Program:
         assert self.process
         self.process.send_signal(number)
 
+    def stand_still(self) -> None:
+        """Stops all of it until SIGCONT. On a busy machine some threads run on for a while after the signal, and answer."""
+        self.send(signal.SIGSTOP)
+
+        def has_stopped() -> bool:
+            for task in Path(f"/proc/{self.pid()}/task").iterdir():
+                try:
+                    state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+                except OSError:  # it has ended
+                    continue
+                if state != "T":
+                    return False
+            return True
+
+        wait_until(f"{self.arguments[0]} stands still", has_stopped)
+
     def kill(self) -> None:
         """As a power cut does: nothing is said to anybody."""
         if self.process:
@@ -122,7 +138,11 @@ class Program:
 
 
 class Nats(Program):
-    def __init__(self, folder: Path, number: int, ports: list[int], routes: list[int], settings: str = ""):
+    """A server. `storage` are settings of its JetStream."""
+
+    def __init__(
+        self, folder: Path, number: int, ports: list[int], routes: list[int], settings: str = "", storage: str = ""
+    ):
         self.port, self.route = ports[number], routes[number]
         folder = folder / f"nats-{number + 1}"
         folder.mkdir(parents=True)
@@ -131,7 +151,7 @@ class Nats(Program):
         config.write_text(
             f"server_name: nats-{number + 1}\n"
             f"listen: 127.0.0.1:{self.port}\n"
-            f'jetstream {{ store_dir: "{folder / "data"}", max_file_store: 4GB }}\n'
+            f'jetstream {{ store_dir: "{folder / "data"}", max_file_store: 4GB, {storage} }}\n'
             f"cluster {{ name: nats, listen: 127.0.0.1:{routes[number]}, routes: [{others}] }}\n{settings}"
         )
         super().__init__(["nats-server", "-c", str(config)], folder / "log")
@@ -175,7 +195,13 @@ class Node(Program):
         return self.page("/readyz") == "ready\n"
 
     def figure(self, name: str) -> float:
-        for line in self.page("/metrics").splitlines():
+        """A figure of `/metrics`; -1 where the node does not run, or has none of this name. Waits for an answer that is late: a
+        figure is compared with an earlier one, and -1 is less than all."""
+        def answer() -> str:
+            is_running = self.process is not None and self.process.poll() is None
+            return self.page("/metrics") or ("" if is_running else "it does not run")
+
+        for line in wait_until(f"{self.name} tells its figures", answer).splitlines():
             if line.startswith(f"{name} "):
                 return float(line.split()[1])
         return -1
@@ -216,13 +242,13 @@ class Programs:
 
 
 class Cluster(Programs):
-    """All of them, which end with it. The nodes have some more settings."""
+    """All of them, which end with it. The nodes have some more settings, and so has the storage of NATS."""
 
-    def __init__(self, folder: Path, settings: str = "", absence_ms: int = ABSENCE_MS):
+    def __init__(self, folder: Path, settings: str = "", absence_ms: int = ABSENCE_MS, storage: str = ""):
         self.absence_s = absence_ms / 1e3
         shutil.rmtree(folder, ignore_errors=True)
         ports, routes = free_ports(COUNT), free_ports(COUNT)
-        self.nats = [Nats(folder, number, ports, routes) for number in range(COUNT)]
+        self.nats = [Nats(folder, number, ports, routes, storage=storage) for number in range(COUNT)]
         self.servers = ports
         names = [f"node-{number + 1}" for number in range(COUNT)]
         self.nodes = [Node(folder / name, name, ports, settings, absence_ms) for name in names]

@@ -73,12 +73,14 @@ class Consumer:
                 self.is_there.set()
                 self.take(link, held, begin.field(1) or 0)
             except (OSError, Failure, Closed):
-                time.sleep(0.1)
-            if link:
-                link.close()
-            self.is_there.clear()
+                pass
+            # Before the broker can know: this thread may not run again soon.
             for _, hold in held.values():
                 hold.until_s = time.monotonic()
+            self.is_there.clear()
+            if link:
+                link.close()
+            time.sleep(0.1)
 
     def take(self, link: RawAmqp, held: dict[int, tuple[float, Hold]], first: int) -> None:
         count = 0

@@ -239,7 +239,7 @@ def killed(cluster: Cluster) -> None:
 def paused(cluster: Cluster) -> None:
     """The queue's node stands still under load, for longer than it is sure of anything."""
     owner = owner_of(cluster, "orders")
-    ledger(cluster, owner, lambda: owner.send(signal.SIGSTOP), lambda: owner.send(signal.SIGCONT))
+    ledger(cluster, owner, owner.stand_still, lambda: owner.send(signal.SIGCONT))
     cluster.settle()
 
 

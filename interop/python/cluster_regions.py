@@ -18,7 +18,7 @@ from pathlib import Path
 from cluster import Reader, publish, publish_well, run_rows, status
 from cluster_faults import Proxy
 from cluster_kept import Keeper
-from cluster_nodes import Node, Program, Programs, free_ports, wait_until
+from cluster_nodes import Node, Program, Programs, ask_nats, free_ports, wait_until
 from harness import Failure
 
 REGIONS = ("middle", "north", "south")
@@ -71,6 +71,13 @@ class Member(Node):
             f"region_topics = [{topics}]\nremote_regions = [{others}]\n{more}\n"
             f'[[authorization.rule]]\nactions = ["delete"]\ntopics = ["state/#"]\n'
         )
+
+
+class Servers:
+    """Servers of NATS that are asked."""
+
+    def __init__(self, ports: list[int]):
+        self.servers = ports
 
 
 class World(Programs):
@@ -275,6 +282,43 @@ def retained(world: World) -> None:
             wait_until("it is cleared", lambda node=node, topic=topic: retained_of(node, topic) == [], MENDED_S)
 
 
+def copies(world: World, region: str, of: str) -> dict[str, int]:
+    """The retained messages that a region has of another: how many of each topic."""
+    server = world.servers[region]
+    question = f'{{"subjects_filter": "sterna.plant@{region}.retained-of.{of}.>"}}'.encode()
+    answer = ask_nats(Servers([server.port]), f"$JS.API.STREAM.INFO.STERNA_plant@{region}_RETAINED", question)
+    return answer["state"].get("subjects") or {}
+
+
+def replaced(world: World) -> None:
+    """NATS copies the retained messages of other regions, and replaces none of them: nodes remove those that have been replaced,
+    and those that have expired. The same is there afterwards, also for who starts later."""
+    north, second = world.nodes["north"]
+    south = world.first("south")
+    for number in range(COUNT // 10):
+        publish_well(south, "mqtt", "state/replaced", str(number), "-q", "1", "-r")
+    last = [str(COUNT // 10 - 1)]
+    for node in world.all:
+        wait_until("the last has come", lambda node=node: retained_of(node, "state/replaced") == last, MENDED_S)
+    subject = "sterna.plant@north.retained-of.south.t.state.replaced"
+    wait_until("those before are removed", lambda: copies(world, "north", "south").get(subject) == 1, MENDED_S)
+    publish_well(south, "mqtt", "state/brief", "brief", "-q", "1", "-r", "-D", "publish", "message-expiry-interval", "3")
+    publish_well(south, "mqtt", "state/brief", "briefer", "-q", "1", "-r", "-D", "publish", "message-expiry-interval", "3")
+    brief = "sterna.plant@north.retained-of.south.t.state.brief"
+    wait_until("it has come", lambda: brief in copies(world, "north", "south"), MENDED_S)
+    # Nodes look once a minute for what has expired.
+    wait_until("it has expired, and is removed", lambda: brief not in copies(world, "north", "south"), MENDED_S)
+    second.kill()
+    second.start()
+    wait_until("it is ready", second.is_ready)
+    for node in (north, second):
+        if (retained_of(node, "state/replaced"), retained_of(node, "state/brief")) != (last, []):
+            raise Failure(f"{node.name} has {retained_of(node, 'state/replaced')}, {retained_of(node, 'state/brief')}")
+    publish_well(south, "mqtt", "state/replaced", "", "-q", "1", "-r")
+    for node in world.all:
+        wait_until("it is cleared", lambda node=node: retained_of(node, "state/replaced") == [], MENDED_S)
+
+
 def full(world: World) -> None:
     """Where too much waits, and that is configured so, publishers are refused; what was acknowledged arrives."""
     south, north = world.first("south"), world.first("north")
@@ -349,6 +393,7 @@ def main() -> None:
         ("what is told of regions", told),
         ("a way is cut", a_cut),
         ("retained messages on both sides of a cut", retained),
+        ("retained messages that are replaced, and that expire", replaced),
         ("too much waits", full),
         ("a whole region stops", a_restart),
     ]

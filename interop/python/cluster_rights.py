@@ -26,16 +26,16 @@ ABSENCE_MS, PATIENCE_MS = 6_000, 2_000
 # How long a publisher waits for an answer.
 ANSWER_S = 2
 STREAM = "STERNA_sterna_LOG"
-# The subjects that a node named `one` needs, as it says them: docs/cluster.md, "Rights in NATS".
+# The subjects that a node named `one` needs, as it says them: docs/cluster-wire.md, "Rights in NATS".
 SUBSCRIBES = (
     "sterna.sterna.alive.*", "sterna.sterna.to.one.*", "sterna.sterna.give.one.0.*", "sterna.sterna.ask",
-    "sterna.sterna.drain", "sterna.sterna.clock", "sterna.sterna.door.one", "sterna.sterna.for.one", "sterna.sterna.ended.one",
-    "_INBOX.>",
+    "sterna.sterna.drain", "sterna.sterna.export", "sterna.sterna.clock", "sterna.sterna.door.one", "sterna.sterna.for.one",
+    "sterna.sterna.ended.one", "_INBOX.>",
 )
 PUBLISHES = (
     "sterna.sterna.alive.one", "sterna.sterna.to.*.one", "sterna.sterna.give.*.0.one", "sterna.sterna.ask",
     "sterna.sterna.drain", "sterna.sterna.clock", "sterna.sterna.door.*", "sterna.sterna.floor.*", "sterna.sterna.for.*", "sterna.sterna.ended.*", "sterna.sterna.node.one.join",
-    "sterna.sterna.node.*.want.*", "sterna.sterna.inbox.*.one", "sterna.sterna.kept.*", "sterna.sterna.session.*",
+    "sterna.sterna.node.*.want.*", "sterna.sterna.ban.*", "sterna.sterna.inbox.*.one", "sterna.sterna.kept.*", "sterna.sterna.session.*",
     "sterna.sterna.mark.one", "sterna.sterna.log.t.>", "sterna.sterna.log.together", "sterna.sterna.log.long.*",
     "sterna.sterna.retained.t.>", "sterna.sterna.retained.long.*", "_INBOX.>",
     "$JS.API.STREAM.LIST",

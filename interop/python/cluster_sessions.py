@@ -16,6 +16,8 @@ from harness import Failure
 from mqtt_client import CONNACK, DISCONNECT, PUBACK, PUBLISH, Connection
 
 TAKEN_OVER, SERVER_UNAVAILABLE = 0x8E, 0x88
+# How often a client goes from one node to another.
+HOPS = 300
 # For ever, as a Session Expiry Interval.
 FOREVER_S = 0xFFFFFFFF
 # The default of `cluster.session_lease_ms`, in seconds.
@@ -72,6 +74,21 @@ def moves(cluster: Cluster) -> None:
     # The quickest of them, whatever else the machine does.
     if min(took_s) > SESSION_LEASE_S:
         raise Failure(f"each client was let in after {min(took_s):.1f} s and more")
+
+
+def hops(cluster: Cluster) -> None:
+    """A client leaves one node in order and comes to another at once, when the end of its session is being written: nobody
+    else has it, and it is let in."""
+    link = Client(cluster.nodes[0], "hops", will="will/hops").admitted()
+    for number in range(1, HOPS):
+        link.send(wire.disconnect())
+        link.close()
+        link = Client(cluster.nodes[number % COUNT], "hops", will="will/hops")
+        try:
+            link.admitted()
+        except Failure as error:
+            raise Failure(f"hop {number}: {error}") from error
+    link.close()
 
 
 def subscribe_http(node: Node, name: str) -> http.client.HTTPResponse:
@@ -177,7 +194,7 @@ def a_sleeper(cluster: Cluster) -> None:
     """A node stands still while its client goes elsewhere: it acknowledges nothing for it when it goes on."""
     first, second, _ = cluster.nodes
     earlier = Client(second, "sleeper", expiry_s=FOREVER_S).admitted()
-    second.send(signal.SIGSTOP)
+    second.stand_still()
     try:
         # Threads stop one after the other.
         wait_until("all its threads stand still", lambda: stands_still(second))
@@ -231,6 +248,7 @@ def without_nats(cluster: Cluster) -> None:
 
 ROWS = [
     ("sessions: a client comes to another node", moves),
+    ("sessions: a client leaves one node and comes to another at once", hops),
     ("sessions: a subscription of HTTP comes to another node", http_moves),
     ("sessions: two nodes want one at once", many_moves),
     ("sessions: a node is killed, and its wills", a_dead_node),

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import inspect
 import itertools
 import json
 import os
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -149,6 +151,18 @@ def pack_properties(values: dict) -> dict:
 
 def unpack_properties(values: dict) -> dict:
     return {k: base64.b64decode(v) if k in BINARY else v for k, v in (values or {}).items()}
+
+
+async def until(what: str, holds, timeout: float = PATIENCE_S) -> None:
+    """Waits until `holds`, a function or a coroutine function, says so."""
+    deadline = time.monotonic() + timeout
+    while True:
+        found = holds()
+        if await found if inspect.isawaitable(found) else found:
+            return
+        if time.monotonic() > deadline:
+            raise Failure(f"{what}: not within {timeout} s")
+        await asyncio.sleep(0.05)
 
 
 class Driver:

@@ -131,7 +131,7 @@ def malformed(at: Listener) -> None:
         with RawHttp2(at) as one:
             one.ask(1, fields, content)
             try:
-                got = one.outcome(1, 3)
+                got = one.outcome(1)
                 if isinstance(got, Answer) and got.status not in (400, 404, 405, 421, 501):
                     wrong.append(f"{what}: {got}")
                 if isinstance(got, Frame) and got.kind == RST_STREAM:
@@ -152,7 +152,7 @@ def rapid_reset(at: Listener) -> None:
     pid, before = resident(at)
     with RawHttp2(at) as one:
         block = hpack(head("GET", topic("r")))
-        one.socket.settimeout(2.0)
+        one.socket.settimeout(PATIENCE_S)
         sent = 0
         try:
             while sent < 20_000:
@@ -175,7 +175,7 @@ def reset_by_violation(at: Listener) -> None:
     pid, before = resident(at)
     with RawHttp2(at) as one:
         block = hpack(head("GET", topic("r")))
-        one.socket.settimeout(2.0)
+        one.socket.settimeout(PATIENCE_S)
         sent = 0
         try:
             while sent < 10_000:

@@ -6,6 +6,7 @@ import asyncio
 import json
 
 from http_client import FORMS, SSE, Connection, topic_path
+from harness import until
 from http_step import ONCE, QUIET_S, Step, equal, expect, step
 
 JSON = [("Content-Type", "application/json")]
@@ -133,11 +134,10 @@ async def durable(t: Step) -> None:
 
 async def disconnected(one: Connection, name: str) -> None:
     """Waits until the server has seen that the response is gone."""
-    for _ in range(100):
-        if not (await description(one, name))["connected"]:
-            return
-        await asyncio.sleep(0.05)
-    expect(False, f"the session {name} is connected five seconds after its response was cut")
+    async def is_away() -> bool:
+        return not (await description(one, name))["connected"]
+
+    await until(f"the session {name} is away after its response was cut", is_away)
 
 
 @step("durable-while-away")

@@ -139,7 +139,7 @@ async def connect_on_data_stream(t: Step) -> None:
         await quic.connect_mqtt(client_id=t.id("a"))
         four = quic.bidirectional(4)
         four.send(wire.connect(client_id=t.id("b")))
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE_S
         while not quic.ending:
             got = await four.next(0.2)
             if isinstance(got, (Fin, Reset, Stop)):
@@ -220,7 +220,7 @@ async def malformed_on_data_stream(t: Step) -> None:
         await quic.connect_mqtt(client_id=t.id("a"))
         control, four = quic.bidirectional(0), quic.bidirectional(4)
         four.send(b"\x36\x04\x00\x01t\x00")
-        until = time.monotonic() + 5
+        until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until and not quic.ending:
             got = await four.next(0.2)
             if isinstance(got, (Fin, Reset, Stop)):

@@ -166,7 +166,11 @@ pub use peers::{
 };
 pub use pressure::Pressure;
 pub use queue_rules::{DEFAULT_PRIORITY, DeadLetter, DeathCause, MessageReader, QueueRules};
-pub use records::{is_of_node, key_of_node, name_of, settle, shared_of};
+pub use records::{
+    CarriedSession, RecordOf, Records, anchor_records, group_named, is_of_node, key_of_door,
+    key_of_node, key_of_retained, key_of_shared, name_of, record_of, retained_message, settle,
+    shared_of,
+};
 pub use rights::{Endpoint, Holder, Permit, Right, Rights};
 pub use store::{
     Appended, Change, Committed, Frame, Full, Keeping, NoStore, ReadAnswer, ReadRequest, Record,

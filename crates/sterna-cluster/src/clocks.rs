@@ -135,6 +135,14 @@ impl Clocks {
         self.known.insert(owner, known);
     }
 
+    /// Whether this node would be right by the machine's wall clock, and is wrong by the clock that it has had since its
+    /// start. `wall_ahead_ms` is how far the former is ahead of the latter, in milliseconds.
+    #[must_use]
+    pub fn is_set(&self, verdict: &Verdict, wall_ahead_ms: i64) -> bool {
+        let ahead_ms = verdict.own_ahead_ms.saturating_add(wall_ahead_ms);
+        verdict.is_own_wrong() && ahead_ms.unsigned_abs() <= self.maximum_skew_ms
+    }
+
     /// The judgement of the clocks at this time.
     pub fn judge(&mut self, now_ms: u64) -> Verdict {
         (self.known).retain(|_, known| now_ms.saturating_sub(known.at_ms) <= FORGOTTEN_MS);
@@ -214,6 +222,35 @@ mod tests {
             verdict.sentence().as_deref(),
             Some("the clock of this node is 600000 ms ahead")
         );
+    }
+
+    #[test]
+    fn a_wall_clock_that_was_set_is_known_to_be_right() {
+        let all = [
+            (node("a"), -600_000),
+            (server("b"), -600_010),
+            (server("c"), -599_990),
+        ];
+        let verdict = clocks(&all).judge(NOW_MS);
+        let right = clocks(&[(node("a"), 5), (server("b"), 0)]).judge(NOW_MS);
+        let clocks = clocks(&all);
+        for (wall_ahead_ms, is_set) in [
+            (0, false),
+            (-598_999, false),
+            (-599_000, true),
+            (-600_000, true),
+            (-601_000, true),
+            (-601_001, false),
+            (i64::MIN, false),
+        ] {
+            assert_eq!(
+                clocks.is_set(&verdict, wall_ahead_ms),
+                is_set,
+                "{wall_ahead_ms}"
+            );
+        }
+        // Whoever is right has no need of it.
+        assert!(!clocks.is_set(&right, 0));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Many nodes of Sterna on NATS JetStream.
 //!
 //! A node is one process. Its shards serve local clients, and hand what other nodes want to an [`Engine`],
-//! whose thread is the client of NATS. `docs/cluster.md` says what a cluster keeps and what not.
+//! whose thread is the client of NATS. `docs/cluster.md` says what a cluster keeps and what not,
+//! `docs/cluster-design.md` how, and `docs/cluster-wire.md` what lies in NATS.
 //!
 //! - [`subject`]: topics as subjects.
 //! - [`wire`]: messages between nodes.
@@ -14,6 +15,7 @@
 //! - [`requests`]: which requests were done, by the keys that clients chose; the same.
 //! - [`Tail`](tail::Tail): records that were not written behind their messages; the same.
 //! - [`Port`], [`Shards`]: between shards and the thread.
+//! - [`Transfer`]: all of a cluster, read and written by a program that is no node.
 //! - `engine/`: the thread.
 
 pub mod arrivals;
@@ -30,13 +32,14 @@ mod rights;
 mod settings;
 mod status;
 pub mod subject;
+mod subjects;
 pub mod table;
 pub mod tail;
 pub mod wire;
 
-pub use engine::{Ended, Engine, NodeTime, Running};
+pub use engine::{Content, Ended, Engine, Left, NodeTime, Plan, Running, Transfer};
 pub use owners::Fence;
-pub use port::{Answer, Answerer, Asker, NodeAnswer, Port, Shards, ToShard, Told};
+pub use port::{Answer, Answerer, Asker, BanRecord, NodeAnswer, Port, Shards, ToShard, Told};
 pub use report::{FollowerView, NodeView, NodeWord, RegionView, Report, StreamView};
 pub use settings::{Region, Remote, Settings, is_name};
 pub use status::{Figure, Roster, Status};

@@ -36,6 +36,8 @@ pub enum ToShard {
     /// All filters that other nodes wanted when this one joined have come before it; for the first shard:
     /// [`PeerGate::set_knows_wanted`](sterna_broker::PeerGate::set_knows_wanted).
     WantedIsWhole,
+    /// A program exports the cluster: who says that it does; for the first shard.
+    Exporting(String),
     /// Acknowledgements may leave: the shard's commitments have come further.
     Committed,
     /// A claim is settled: [`Broker::session_claimed`](sterna_broker::Broker::session_claimed).
@@ -127,8 +129,30 @@ pub enum ToShard {
         /// Time in which members of a node that is gone come to other nodes.
         linger_ms: u64,
     },
+    /// A ban of the cluster, or its end, that a node has made; for the first shard.
+    Ban(BanRecord),
     /// NATS has lost what the shard told: [`Port::has_told`] follows when it is told again.
     TellAgain(Told),
+}
+
+/// A ban of the cluster, or its end. The engine does not look into it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BanRecord {
+    /// A name for whoever is banned: each has one record.
+    pub name: String,
+    /// When the ban was made, or has ended, in milliseconds since the Unix epoch. The later of two counts.
+    pub at_ms: u64,
+    /// Whether it has ended.
+    pub is_end: bool,
+    /// The ban, as the server writes it.
+    pub ban: Bytes,
+}
+
+impl BanRecord {
+    /// The record of the higher rank counts. Of one time it is the end.
+    pub(crate) const fn rank(&self) -> (u64, bool) {
+        (self.at_ms, self.is_end)
+    }
 }
 
 /// Where the answer to another node's question goes. Without one that node is told that the session is not here.
@@ -296,6 +320,8 @@ pub(crate) enum FromShard {
     },
     /// Filters of this node's readers.
     Interest(Vec<(Arc<str>, Interest)>),
+    /// Bans that were made here, and ends of bans.
+    Bans(Vec<BanRecord>),
     /// Some of what NATS has lost is told again, and what is to follow.
     HasTold {
         shard: usize,
@@ -489,6 +515,11 @@ impl Port {
     /// log, and `place` the subject, node or client. The engine counts it, and the log has the first of each interval.
     pub fn cannot_read(&self, kind: &'static str, place: Arc<str>, error: &'static str) {
         (self.inbound).post(FromShard::Unreadable { kind, place, error });
+    }
+
+    /// Tells of bans of the cluster that were made here, and of their ends: other nodes have them by [`ToShard::Ban`].
+    pub fn tell_bans(&self, records: Vec<BanRecord>) {
+        self.inbound.post(FromShard::Bans(records));
     }
 
     /// Tells what becomes of sessions:

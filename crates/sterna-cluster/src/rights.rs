@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::settings::Settings;
 use crate::subject::matches;
+use crate::subjects;
 
 /// In place of another node's name, or of a digest: nothing has it, for it is no name.
 const NOBODY: &str = "~";
@@ -117,6 +118,9 @@ impl Need {
     }
 }
 
+/// A subject by a topic.
+type OfTopic = fn(&str) -> String;
+
 /// All rights that a node needs. `inbox` is a subject of its own for answers.
 pub(crate) fn needs(settings: &Settings, inbox: &str) -> Vec<Need> {
     let node = &*settings.node;
@@ -125,63 +129,68 @@ pub(crate) fn needs(settings: &Settings, inbox: &str) -> Vec<Need> {
     needs.push(Need::new(Trial::Subscription, format!("{inbox}.*")).said(ANSWERS.to_owned()));
     needs.push(Need::new(Trial::Message, format!("{inbox}.{NOBODY}")).said(ANSWERS.to_owned()));
     let heard = [
-        "alive.*".to_owned(),
-        format!("to.{node}.*"),
-        format!("give.{node}.0.*"),
-        "ask".to_owned(),
-        "drain".to_owned(),
-        "clock".to_owned(),
-        format!("door.{node}"),
-        format!("for.{node}"),
-        format!("ended.{node}"),
+        subjects::alive("*"),
+        subjects::to(node, "*"),
+        subjects::give(node, 0, "*"),
+        subjects::ASK.to_owned(),
+        subjects::DRAIN.to_owned(),
+        subjects::EXPORT.to_owned(),
+        subjects::CLOCK.to_owned(),
+        subjects::door(node),
+        subjects::asked_for(node),
+        subjects::ended(node),
     ];
     needs.extend(heard.map(|rest| Need::new(Trial::Subscription, own(&rest))));
     let told = [
-        format!("alive.{node}"),
-        format!("to.{NOBODY}.{node}"),
-        format!("give.{NOBODY}.0.{node}"),
-        "ask".to_owned(),
-        "drain".to_owned(),
-        "clock".to_owned(),
-        format!("door.{NOBODY}"),
-        format!("for.{NOBODY}"),
-        format!("ended.{NOBODY}"),
+        subjects::alive(node),
+        subjects::to(NOBODY, node),
+        subjects::give(NOBODY, 0, node),
+        subjects::ASK.to_owned(),
+        subjects::DRAIN.to_owned(),
+        subjects::CLOCK.to_owned(),
+        subjects::door(NOBODY),
+        subjects::asked_for(NOBODY),
+        subjects::ended(NOBODY),
     ];
     needs.extend(told.map(|rest| Need::new(Trial::Message, own(&rest))));
     let stored = [
-        format!("node.{node}.join"),
-        format!("node.{NOBODY}.want.{NOBODY}"),
-        format!("inbox.{NOBODY}.{node}"),
-        format!("kept.{NOBODY}"),
-        format!("session.{NOBODY}"),
-        format!("floor.{NOBODY}"),
-        format!("mark.{node}"),
-        "log.together".to_owned(),
+        subjects::join(node),
+        subjects::want(NOBODY, NOBODY),
+        subjects::ban(NOBODY),
+        subjects::inbox(NOBODY, node),
+        subjects::kept(NOBODY),
+        subjects::session(NOBODY),
+        subjects::floor(NOBODY),
+        subjects::mark(node),
+        subjects::log(subjects::TOGETHER),
     ];
     needs.extend(stored.map(|rest| Need::new(Trial::Unstored, own(&rest))));
-    let mut by_topic = vec!["log", "retained"];
+    let mut by_topic: Vec<OfTopic> = vec![subjects::log, subjects::retained];
     if let Some(region) = settings
         .region
         .as_ref()
         .filter(|own| !own.remotes.is_empty())
     {
-        by_topic.extend(["out.m", "out.r"]);
-        needs.push(Need::new(Trial::Subscription, own("taken.*")));
+        let [retained, other]: [OfTopic; 2] = [
+            |place| subjects::out(subjects::OUT_KINDS[0], place),
+            |place| subjects::out(subjects::OUT_KINDS[1], place),
+        ];
+        by_topic.extend([retained, other]);
+        let heard = own(&subjects::taken("*"));
+        needs.push(Need::new(Trial::Subscription, heard));
         for remote in &region.remotes {
-            let taken = settings.subject_of(&remote.name, &format!("taken.{}", region.name));
+            let taken = settings.subject_of(&remote.name, &subjects::taken(&region.name));
             needs.push(Need::new(Trial::Message, taken));
-            let came = own(&format!("node.region.{}.came.last", remote.name));
+            let came = own(&subjects::came(&remote.name));
             needs.push(Need::new(Trial::Unstored, came));
         }
     }
-    for kind in by_topic {
+    for of_topic in by_topic {
         // No topic is empty.
-        let of_topics = Need::new(Trial::Unstored, own(&format!("{kind}.t.%")));
-        needs.push(of_topics.said(own(&format!("{kind}.t.>"))));
-        needs.push(Need::new(
-            Trial::Unstored,
-            own(&format!("{kind}.long.{NOBODY}")),
-        ));
+        let of_topics = Need::new(Trial::Unstored, own(&of_topic("t.%")));
+        needs.push(of_topics.said(own(&of_topic("t.>"))));
+        let long = format!("long.{NOBODY}");
+        needs.push(Need::new(Trial::Unstored, own(&of_topic(&long))));
     }
     needs.extend(questions(settings));
     needs
@@ -349,7 +358,7 @@ impl Rights {
             more => format!(", and {more} more"),
         };
         Some(format!(
-            "NATS does not permit this node to {named}{more}: see \"Rights in NATS\" in docs/cluster.md"
+            "NATS does not permit this node to {named}{more}: see \"Rights in NATS\" in docs/cluster-wire.md"
         ))
     }
 }

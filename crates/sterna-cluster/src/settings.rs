@@ -33,12 +33,14 @@ pub struct Settings {
     pub absence_ms: u64,
     /// Time for which NATS keeps that a session has ended, or that a key of a request is free, in milliseconds.
     pub ended_session_ms: u64,
-    /// Time for which NATS keeps that a node does not want a filter any more, in milliseconds.
+    /// Time for which NATS keeps that a node does not want a filter any more, or that a ban has ended, in milliseconds.
     pub ended_filter_ms: u64,
     /// Time for which NATS keeps that a topic has no retained message any more, in milliseconds.
     pub cleared_topic_ms: u64,
-    /// Ends of sessions and keys that wait for their removal; above it they are removed before their time.
+    /// Ends of one kind that wait for their removal; above it they are removed before their time.
     pub maximum_waiting_ends: usize,
+    /// Names of nodes that the cluster has had. A node with another name does not join.
+    pub maximum_node_names: usize,
     /// How far a clock may be from the cluster's, in milliseconds.
     pub maximum_clock_skew_ms: u64,
     /// Time in which NATS has to answer, in milliseconds.
@@ -168,6 +170,7 @@ impl Settings {
             ended_filter_ms: 3_600_000,
             cleared_topic_ms: 604_800_000,
             maximum_waiting_ends: 100_000,
+            maximum_node_names: 10_000,
             maximum_clock_skew_ms: 2_000,
             answer_timeout_ms: 2_000,
             give_timeout_ms: 500,

@@ -92,8 +92,11 @@ pub struct Status {
     pub unreadable_batches: Figure,
     /// Requests to NATS for entries of the log that readers have not come to.
     pub log_requests: Figure,
-    /// Ends of sessions and keys that NATS keeps for a time, and that this node removes then.
+    /// Ends that NATS keeps for a time, and that this node removes then: of sessions, keys, filters, bans and retained
+    /// messages.
     pub ends: Figure,
+    /// Names of nodes that the cluster had had when this node joined.
+    pub node_names: Figure,
     /// Times that a session had more than NATS takes in one message.
     pub unkept_sessions: Figure,
     /// Attempts to hand something to NATS that failed, and were made again.

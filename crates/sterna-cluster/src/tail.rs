@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use sterna_broker::settle;
+use sterna_broker::{Records, settle};
 
 use crate::owners::{Key, Process, incarnation_in, number_in};
 
@@ -25,9 +25,6 @@ const FORM: &str = "1";
 
 /// The longest line. A record with a longer line has no header, so others do not find it in the log.
 pub const MOST_LINE_BYTES: usize = 320;
-
-/// Records by their keys.
-pub type Records = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
 /// The record that an entry of the log settles, with its process.
 #[derive(Clone, PartialEq, Eq, Debug)]

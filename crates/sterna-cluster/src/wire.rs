@@ -3,7 +3,7 @@
 //! A batch is one byte of version, then *runs*. A run begins with the number of the shard that published it, and the kind
 //! of its records. Then come the number of bytes that follow, and the records, each with its length in front. Numbers have
 //! seven bits a byte, the lowest first. A record is [`Message::encode`]'s form, the same that a store keeps, or brief.
-//! Brief records stay behind the whole one that they need. `docs/cluster.md` has it as a table.
+//! Brief records stay behind the whole one that they need. `docs/cluster-wire.md` has it as a table.
 //!
 //! There is one version. A later one is written when all nodes read it:
 //! [`Table::version`](crate::table::Table::version).

@@ -212,6 +212,12 @@ pub trait Application {
     /// There is room again in a response for which [`Responses::has_room`] denied it.
     fn writable(&mut self, out: &mut dyn Responses);
 
+    /// The client has ended its side of a connection of HTTP/1.1, and open responses go on. Whether it still reads shows
+    /// when something is sent.
+    fn half_closed(&mut self, out: &mut dyn Responses) {
+        let _ = out;
+    }
+
     /// The server stops: open responses are to end now, and open sessions.
     fn stop(&mut self, out: &mut dyn Responses);
 

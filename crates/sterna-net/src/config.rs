@@ -104,7 +104,8 @@ pub struct ShardConfig {
     /// end of the stream.
     pub linger_ms: u64,
     /// Milliseconds for which a connection stays open for writing after the peer ended its side. It is the same for
-    /// reading what came before a write failed. The time begins again after a pause.
+    /// reading what came before a write failed. The time begins again after a pause. A handler with a longer answer
+    /// [keeps it open](crate::Network::keep_half_closed).
     pub half_closed_timeout_ms: u64,
     /// Milliseconds for which one pause keeps a connection open after the peer ended its side, at least; no longer than
     /// 128 times `half_closed_timeout_ms`. Bytes that are still unread then are lost.

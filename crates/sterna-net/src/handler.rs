@@ -127,8 +127,8 @@ pub enum StreamEnd {
     /// It ended its sending side in order (FIN, or the end of a TCP stream).
     ///
     /// The handler can still send on a byte-stream connection, until it closes it or
-    /// [`crate::ShardConfig::half_closed_timeout_ms`] has passed. A WebSocket is closed right after
-    /// the call, as its protocol demands.
+    /// [`crate::ShardConfig::half_closed_timeout_ms`] has passed; see [`Network::keep_half_closed`]. A
+    /// WebSocket is closed right after the call, as its protocol demands.
     Finished,
     /// It aborted its sending side (RESET_STREAM) with this application error code.
     Aborted(u64),
@@ -342,6 +342,15 @@ pub trait Network {
     /// connection that its peer ends or resets has [`crate::ShardConfig::paused_timeout_ms`] to be read
     /// again. After that [`Handler::closed`] follows, and what was not read is lost.
     fn pause(&mut self, connection: ConnectionId, paused: bool);
+
+    /// Keeps a byte-stream connection open beyond [`crate::ShardConfig::half_closed_timeout_ms`] after its peer's end:
+    /// the handler has an answer for the peer, and closes the connection behind it.
+    ///
+    /// [`Handler::closed`] follows as soon as the system reports that the peer is gone. It does so when bytes are sent to
+    /// a peer that has closed both directions.
+    fn keep_half_closed(&mut self, connection: ConnectionId) {
+        let _ = connection;
+    }
 
     /// Refuses new connections of these listeners from now on, and takes those of all others. On a
     /// byte stream a connection is closed at its accept. On QUIC its first packet is answered with

@@ -14,6 +14,7 @@ use crate::config::Protocol;
 use crate::context::Context;
 use crate::identity::{Identity, Refusal};
 use crate::metrics::{LoginFailure, Meters};
+use crate::repeats::RepeatLimits;
 
 /// The target of the audit log.
 pub const TARGET: &str = "sterna::audit";
@@ -97,6 +98,11 @@ impl Action<'_> {
     }
 }
 
+/// A line about an export of the cluster, by `sterna cluster export`. `by` is what that says of itself.
+pub(crate) fn cluster_exported(by: &str) {
+    line!(INFO, by, "cluster export");
+}
+
 /// A line about a client that is banned because of its behaviour.
 pub(crate) fn banned(ban: &Ban) {
     line!(
@@ -120,6 +126,8 @@ pub(crate) struct Login<'a> {
     protocol: Protocol,
     client: Option<&'a str>,
     user: Option<&'a str>,
+    /// The time, in milliseconds since the Unix epoch, and how often lines may be alike.
+    repeats: (u64, RepeatLimits),
 }
 
 impl<'a> Login<'a> {
@@ -133,12 +141,14 @@ impl<'a> Login<'a> {
             protocol,
             client: None,
             user: None,
+            repeats: (cx.now_ms, cx.policy.repeats),
         }
     }
 
-    /// A client whose handshake has failed because of its certificate. `meters` are those of the shard.
+    /// A client whose handshake has failed because of its certificate. `meters` are those of the shard, and `repeats` the
+    /// time, and how often lines may be alike.
     pub(crate) fn certificate_refused(
-        meters: &Meters,
+        (meters, repeats): (&Meters, (u64, RepeatLimits)),
         protocol: Protocol,
         refused: &RefusedCertificate,
     ) {
@@ -149,6 +159,7 @@ impl<'a> Login<'a> {
             protocol,
             client: None,
             user: None,
+            repeats,
         };
         let refusal = if refused.is_missing {
             Refusal::NoCredentials
@@ -217,6 +228,18 @@ impl<'a> Login<'a> {
             Some(failure.name()),
             Some(detail),
         );
+        let (now_ms, limits) = self.repeats;
+        let address = self.peer.map(|peer| peer.ip());
+        let line = (
+            address,
+            self.protocol.name(),
+            self.client,
+            self.user,
+            detail,
+        );
+        let Some(more) = self.meters.repeats.pass(now_ms, limits, line) else {
+            return;
+        };
         line!(
             WARN,
             protocol = self.protocol.name(),
@@ -225,6 +248,7 @@ impl<'a> Login<'a> {
             user = self.user,
             reason = failure.name(),
             detail,
+            more = (more > 0).then_some(more),
             "login refused"
         );
     }

@@ -1,7 +1,8 @@
 //! Bans of clients for a while: by hand, or for their behaviour. One list for all doors and shards.
 //!
 //! A ban names a user, a client, addresses, or several of these, which then must all fit. Each is filed under the
-//! most telling of its names, so that a look at a client looks at few. They are kept as records of the node.
+//! most telling of its names, so that a look at a client looks at few. They are kept as records of the node. In a cluster
+//! those by hand are the cluster's, and come from there to nodes that start later.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -12,12 +13,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use sterna_broker::Eras;
+use sterna_cluster::BanRecord;
 
 use crate::config::{self, AddressPrefix};
 use crate::identity::{Table, origin};
 
 /// The first byte of the key of a ban's record.
 const RECORD: u8 = b'b';
+
+/// The cause of bans by hand.
+pub(crate) const BY_HAND: &str = "operator";
 
 /// The subject of a ban: at least one of these, and all of them must fit.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
@@ -145,6 +150,8 @@ struct List {
     next: u64,
     /// Bans whose records are to be written or removed.
     changed: Vec<u64>,
+    /// Bans by hand that other nodes are to know, and ends of such.
+    told: Vec<BanRecord>,
     logins: Table<u64, Logins>,
 }
 
@@ -167,6 +174,7 @@ impl Default for Bans {
             prefixes: Vec::new(),
             next: 1,
             changed: Vec::new(),
+            told: Vec::new(),
             logins: Table::new(),
         };
         Self {
@@ -210,12 +218,34 @@ impl List {
     }
 
     fn expire(&mut self, now_ms: u64) {
-        let is_over = |ban: &Ban| ban.until_ms.is_some_and(|until_ms| until_ms <= now_ms);
-        let over = self.bans.iter().filter(|(_, ban)| is_over(ban));
-        let over: Vec<u64> = over.map(|(id, _)| *id).collect();
-        for id in over {
-            self.remove(id);
+        let ends = self
+            .bans
+            .iter()
+            .filter_map(|(id, ban)| Some((*id, ban.until_ms?)));
+        let over: Vec<(u64, u64)> = ends.filter(|(_, until_ms)| *until_ms <= now_ms).collect();
+        for (id, until_ms) in over {
+            if let Some(ban) = self.remove(id) {
+                self.tell(&ban, Some(until_ms));
+            }
         }
+    }
+
+    /// Notes that other nodes are to know a ban by hand, or that it has ended at a time.
+    fn tell(&mut self, ban: &Ban, ended_ms: Option<u64>) {
+        if &*ban.cause != BY_HAND {
+            return;
+        }
+        self.told.push(BanRecord {
+            name: serde_json::to_string(&ban.banned).unwrap_or_default(),
+            at_ms: ended_ms.unwrap_or(ban.since_ms),
+            is_end: ended_ms.is_some(),
+            ban: serde_json::to_vec(ban).unwrap_or_default().into(),
+        });
+    }
+
+    fn same(&self, banned: &Banned) -> Option<u64> {
+        let mut bans = self.bans.iter();
+        bans.find_map(|(id, known)| (known.banned == *banned).then_some(*id))
     }
 
     fn find(&self, now_ms: u64, who: Newcomer<'_>) -> Option<u64> {
@@ -285,11 +315,7 @@ impl Bans {
     ) -> Result<u64, TooManyBans> {
         let mut list = self.list();
         list.expire(now_ms);
-        let same = list
-            .bans
-            .iter()
-            .find(|(_, known)| known.banned == ban.banned);
-        if let Some(id) = same.map(|(id, _)| *id) {
+        if let Some(id) = list.same(&ban.banned) {
             list.remove(id);
         }
         if list.bans.len() >= limits.maximum_bans as usize {
@@ -297,28 +323,89 @@ impl Bans {
             return Err(TooManyBans);
         }
         let id = list.next;
+        list.tell(&ban, None);
         list.insert(id, ban);
         list.changed.push(id);
         self.note_count(&list);
         Ok(id)
     }
 
+    /// Takes up a ban of another node, or the end of one. True where that is news here.
+    ///
+    /// # Errors
+    /// It is another one than there may be.
+    pub(crate) fn learn(
+        &self,
+        limits: &config::Bans,
+        now_ms: u64,
+        record: &BanRecord,
+    ) -> Result<bool, TooManyBans> {
+        let Ok(ban) = serde_json::from_slice::<Ban>(&record.ban) else {
+            return Ok(false);
+        };
+        let mut list = self.list();
+        list.expire(now_ms);
+        let same = list.same(&ban.banned);
+        let known_ms = same
+            .and_then(|id| list.bans.get(&id))
+            .map(|known| known.since_ms);
+        let is_news = if record.is_end {
+            let is_later = known_ms.is_some_and(|known_ms| known_ms <= record.at_ms);
+            is_later && same.and_then(|id| list.remove(id)).is_some()
+        } else {
+            let is_over = ban.until_ms.is_some_and(|until_ms| until_ms <= now_ms);
+            let is_later = known_ms.is_none_or(|known_ms| known_ms < ban.since_ms);
+            let is_news = is_later && !is_over;
+            match same.and_then(|id| list.bans.get_mut(&id)) {
+                // Operators know its number.
+                Some(known) if is_news => *known = ban,
+                None if is_news => {
+                    if list.bans.len() >= limits.maximum_bans as usize {
+                        return Err(TooManyBans);
+                    }
+                    let id = list.next;
+                    list.insert(id, ban);
+                }
+                _ => {}
+            }
+            is_news
+        };
+        self.note_count(&list);
+        Ok(is_news)
+    }
+
+    /// Ends bans whose time is over. Returns when the next one ends.
+    pub(crate) fn expire(&self, now_ms: u64) -> Option<u64> {
+        let mut list = self.list();
+        list.expire(now_ms);
+        self.note_count(&list);
+        list.bans.values().filter_map(|ban| ban.until_ms).min()
+    }
+
+    /// The bans by hand since the last call that other nodes are to know, and ends of such.
+    pub(crate) fn take_told(&self) -> Vec<BanRecord> {
+        std::mem::take(&mut self.list().told)
+    }
+
     /// Ends a ban; `None` if there is none of this number.
-    pub(crate) fn lift(&self, id: u64) -> Option<(u64, Ban)> {
+    pub(crate) fn lift(&self, now_ms: u64, id: u64) -> Option<(u64, Ban)> {
         let mut list = self.list();
         let lifted = list.remove(id);
+        if let Some(ban) = &lifted {
+            list.tell(ban, Some(now_ms));
+        }
         self.note_count(&list);
         drop(list);
         lifted.map(|ban| (id, ban))
     }
 
     /// Ends the ban of these names; `None` if there is none.
-    pub(crate) fn lift_same(&self, banned: &Banned) -> Option<(u64, Ban)> {
+    pub(crate) fn lift_same(&self, now_ms: u64, banned: &Banned) -> Option<(u64, Ban)> {
         let list = self.list();
         let mut bans = list.bans.iter();
         let id = bans.find_map(|(id, known)| known.banned.names_same(banned).then_some(*id));
         drop(list);
-        self.lift(id?)
+        self.lift(now_ms, id?)
     }
 
     /// Up to `limit` bans behind the number `after`, and whether there are more.
@@ -460,7 +547,7 @@ mod tests {
                 nameless: false,
             },
             reason: "test".into(),
-            cause: "operator".into(),
+            cause: BY_HAND.into(),
             since_ms: 0,
             until_ms,
         }
@@ -525,7 +612,7 @@ mod tests {
             );
             assert_eq!(restored.find(0, yes), Some(id));
             assert_eq!(bans.newest(), id);
-            assert!(bans.lift(id).is_some() && bans.lift(id).is_none());
+            assert!(bans.lift(0, id).is_some() && bans.lift(0, id).is_none());
             assert_eq!(bans.newest(), id, "none is new");
             assert_eq!(bans.find(0, yes), None);
             assert_eq!(bans.take_changed(), [(record(id), None)]);
@@ -567,6 +654,54 @@ mod tests {
         assert!(page.len() == 1 && has_more);
         let (page, has_more) = bans.page(5, page[0].0, 1);
         assert!(page.len() == 1 && !has_more);
+    }
+
+    #[test]
+    fn a_ban_by_hand_is_that_of_the_cluster_until_it_ends_anywhere() {
+        let limits = config::Bans::default();
+        let (here, late) = (Bans::default(), Bans::default());
+        let since = |since_ms, until_ms| Ban {
+            since_ms,
+            ..ban("ann", "", "", until_ms)
+        };
+        let ann = who("ann", "", "");
+        here.add(&limits, 10, since(10, None)).expect("room");
+        here.add(&limits, 10, of_flapping(&limits, 10, who("bob", "", "")))
+            .expect("room");
+        let told = here.take_told();
+        assert_eq!(told.len(), 1, "behaviour is of one node");
+        let learn = |record| late.learn(&limits, 20, record).expect("room");
+        assert!(learn(&told[0]) && !learn(&told[0]));
+        let number = late.find(20, ann).expect("a ban");
+        assert!(late.take_told().is_empty(), "its maker has told it");
+        // It is made again, and its number stays.
+        here.add(&limits, 30, since(30, Some(90))).expect("room");
+        let again = here.take_told();
+        assert!(learn(&again[0]) && !learn(&told[0]));
+        assert_eq!(late.find(89, ann), Some(number));
+        // The end of an earlier ban ends no later one.
+        let earlier = BanRecord {
+            at_ms: 29,
+            is_end: true,
+            ..again[0].clone()
+        };
+        assert!(!learn(&earlier));
+        here.lift_same(40, &since(0, None).banned).expect("a ban");
+        let ended = here.take_told();
+        assert!(ended[0].is_end && learn(&ended[0]) && late.find(40, ann).is_none());
+        // All nodes tell of the end in time alike.
+        let ends = [&here, &late].map(|bans| {
+            assert!(bans.learn(&limits, 50, &again[0]).expect("room"));
+            assert_eq!(bans.expire(89), Some(90));
+            assert_ne!(bans.expire(95), Some(90));
+            bans.take_told()
+        });
+        assert_eq!((ends[0][0].at_ms, ends[0][0].is_end), (90, true));
+        assert_eq!(ends[0], ends[1]);
+        assert!(
+            !late.learn(&limits, 95, &again[0]).expect("room"),
+            "it is over"
+        );
     }
 
     #[test]

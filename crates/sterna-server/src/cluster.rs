@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sterna_broker::{Broker, Ownership, PeerGate, Store};
 use sterna_cluster::{
-    Ended, Engine, Fence, Port, Region, Remote, Running, Settings, Shards, ToShard, Told,
+    BanRecord, Ended, Engine, Fence, Port, Region, Remote, Running, Settings, Shards, ToShard, Told,
 };
 use sterna_net::{Clock, Courier, Mailbox};
 
@@ -116,6 +116,7 @@ impl Cluster {
                 let _ = report.send(match why {
                     Ended::Failed(why) => Failure::Bug(why),
                     Ended::LeftOut(why) => Failure::LeftOut(why),
+                    Ended::Anew(why) => Failure::Anew(why),
                 });
             };
             let clock = Box::new(move || clock.now_ms());
@@ -147,7 +148,11 @@ impl Cluster {
     }
 }
 
-fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String> {
+/// The engine's settings.
+///
+/// # Errors
+/// A sentence for the operator.
+pub(crate) fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String> {
     let user = match (&cluster.user, &cluster.password_file) {
         (Some(user), Some(file)) => {
             let text = fs::read_to_string(file)
@@ -178,6 +183,7 @@ fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String
         ended_filter_ms: cluster.ended_filter_ms,
         cleared_topic_ms: cluster.cleared_topic_ms,
         maximum_waiting_ends: cluster.maximum_waiting_ends as usize,
+        maximum_node_names: cluster.maximum_node_names as usize,
         maximum_clock_skew_ms: cluster.maximum_clock_skew_ms,
         answer_timeout_ms: cluster.answer_timeout_ms,
         give_timeout_ms: cluster.give_timeout_ms,
@@ -230,6 +236,7 @@ impl Shards for Letters {
                 let body = Body::Asked { question, answer };
                 Mail::Admin(Box::new(AdminLetter(body)))
             }
+            ToShard::Ban(record) => Mail::Ban(Box::new(record)),
             letter => Mail::Cluster(Box::new(letter)),
         };
         self.0.post(shard, letter);
@@ -255,6 +262,13 @@ impl Member {
         &self.fence
     }
 
+    /// Tells of bans of the cluster that were made on this node, and of their ends.
+    pub(crate) fn tell_bans(&self, records: Vec<BanRecord>) {
+        if !records.is_empty() {
+            self.port.tell_bans(records);
+        }
+    }
+
     /// Makes a shard's broker one of a node. To be called before there is a session.
     pub(crate) fn join(&self, broker: &mut Broker<SessionState>) {
         broker.join_cluster(Arc::clone(&self.gate));
@@ -272,14 +286,15 @@ impl Member {
     }
 
     /// Hands over a turn's letters for other nodes. Wills and the ends of sessions of a shard that stops stay where
-    /// they are. Other nodes take them up, for nothing would come back to this one.
+    /// they are. Other nodes take them up, for nothing would come back to this one. A shard `is_leaving` when its clients have
+    /// been told goodbye.
     ///
     /// Where there are messages alone, and nobody sees the turn's end, they may go with those of the next turn. An answer
     /// or a letter to another shard would be ahead of them: what follows it elsewhere could overtake them.
     pub(crate) fn end_of_turn(
         &self,
         broker: &mut Broker<SessionState>,
-        is_stopping: bool,
+        (is_stopping, is_leaving): (bool, bool),
         is_unseen: bool,
     ) {
         let letters = broker.take_group_letters();
@@ -296,7 +311,11 @@ impl Member {
             self.port.tell(interest);
         }
         // The changes go before the note that a session has ended here: another node goes on with them.
-        let changes = broker.take_changes();
+        let mut changes = broker.take_changes();
+        if is_leaving && self.fence.has_wrong_clock() {
+            // They say when sessions end. As after a kill, other nodes go on with what is kept.
+            changes.clear();
+        }
         if let Some(outbound) = broker.take_outgoing() {
             self.port.send(outbound, changes);
         }
@@ -331,7 +350,11 @@ impl Member {
             ToShard::Released(filters) => broker.release_handed_over(filters),
             ToShard::WantedIsWhole => self.gate.set_knows_wanted(),
             // These are for doors.
-            ToShard::Committed | ToShard::Question { .. } | ToShard::NodeQuestion { .. } => {}
+            ToShard::Committed
+            | ToShard::Question { .. }
+            | ToShard::NodeQuestion { .. }
+            | ToShard::Ban(_)
+            | ToShard::Exporting(_) => {}
             ToShard::Claimed { session, result } => {
                 broker.session_claimed(now_ms, session, result);
             }

@@ -64,6 +64,8 @@ pub(crate) enum Closed {
     MemoryShort,
     /// The clock of this node of a cluster is wrong.
     WrongClock,
+    /// The clock of this node of a cluster is being compared with others.
+    UnknownClock,
 }
 
 impl Closed {
@@ -72,6 +74,9 @@ impl Closed {
         match self {
             Self::MemoryShort => "memory is short",
             Self::WrongClock => "the clock of this node of the cluster is wrong",
+            Self::UnknownClock => {
+                "the clock of this node of the cluster is still to be compared with others"
+            }
         }
     }
 }
@@ -83,8 +88,33 @@ impl Context<'_> {
             Some(Closed::MemoryShort)
         } else if self.fence.is_some_and(|fence| fence.has_wrong_clock()) {
             Some(Closed::WrongClock)
+        } else if self.fence.is_some_and(|fence| fence.awaits_clock()) {
+            Some(Closed::UnknownClock)
         } else {
             None
+        }
+    }
+
+    /// Whether the log gets a line about a peer that may cause many like it: how many were left out before, and `None` where
+    /// it is left out, too. `who` is its name, empty for none, and `what` the reason.
+    pub(crate) fn repeats(&self, connection: ConnectionId, who: &str, what: &str) -> Option<u64> {
+        let address = self.net.info(connection).map(|info| info.peer.ip());
+        let line = (address, who, what);
+        (self.meters.repeats).pass(self.now_ms, self.policy.repeats, line)
+    }
+
+    /// A line about a session that a client does not get, for a reason that came after its request. The line of the cluster's
+    /// engine says which node has it.
+    pub(crate) fn log_session_refused(&self, connection: ConnectionId, session: &str, why: &str) {
+        if let Some(more) = self.repeats(connection, session, why) {
+            let peer = self.net.info(connection).map(|info| info.peer);
+            tracing::info!(
+                peer = peer.map(tracing::field::display),
+                client = session,
+                why,
+                more = (more > 0).then_some(more),
+                "session refused"
+            );
         }
     }
 

@@ -18,6 +18,9 @@ pub enum Failure {
     Robbed(String),
     /// The cluster goes on without this node: what is published here reaches no other node.
     LeftOut(String),
+    /// The node of a cluster goes by a wrong clock. It has to stop in order, and to begin anew with the wall clock as that is
+    /// then.
+    Anew(String),
 }
 
 /// An order to the process.

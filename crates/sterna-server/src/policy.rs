@@ -14,6 +14,7 @@ use crate::config::{
     ListenerUrl, Mqtt, OnLostRight, Passwords, Protocol, QUEUE_LEVEL, Scheme,
 };
 use crate::identity::{Identity, Issuer, Tokens, Trust, Users, Webhook};
+use crate::repeats::RepeatLimits;
 
 /// The part of the configuration that can change while connections live.
 #[derive(Clone, Debug)]
@@ -75,6 +76,8 @@ pub struct Policy {
     pub waiting_acknowledgements: usize,
     /// Time for which a publisher waits in all for readers whose queues are half full, in milliseconds.
     pub publisher_hold_ms: u64,
+    /// How often lines of the log may be alike that peers cause.
+    pub repeats: RepeatLimits,
     /// Durability for which deliveries at QoS 2 wait.
     pub exactly_once: Keeping,
     /// Least durability of queues with a setting of their own that take the topic of their name, by
@@ -266,6 +269,7 @@ impl Policy {
             on_lost_right: config.authorization.on_lost_right,
             waiting_acknowledgements: config.store.maximum_waiting_acknowledgements as usize,
             publisher_hold_ms: config.broker.publisher_hold_ms,
+            repeats: RepeatLimits::of(&config.log),
             exactly_once: exactly_once(config),
             queue_durability: (config.amqp.queues.iter())
                 .filter(|queue| queue.filter.is_none())

@@ -271,6 +271,12 @@ impl Server {
         self.in_force().certificate.clone()
     }
 
+    /// The configuration in force, with the changes of reloads.
+    #[must_use]
+    pub fn configuration(&self) -> Config {
+        self.in_force().config.clone()
+    }
+
     fn in_force(&self) -> MutexGuard<'_, InForce> {
         locked(&self.live.in_force)
     }

@@ -64,8 +64,9 @@ impl Store {
         );
         format!(
             "cluster.ignore_store: the store {path} {content}, and a node of a cluster does not read it: sessions and \
-             messages of an earlier start would be missing. `sterna store export --data-dir {directory}` writes them as \
-             JSON lines. Set cluster.ignore_store = true to start without them: the store stays on disk, unread"
+             messages of an earlier start would be missing. `sterna store export --data-dir {directory} -o FILE` and \
+             `sterna cluster import -i FILE` move them into the cluster while its nodes are stopped. Then move the store \
+             away. Or set cluster.ignore_store = true to start without them: the store stays on disk, unread"
         )
     }
 }
@@ -152,6 +153,7 @@ mod tests {
         for word in [
             "cluster.ignore_store = true",
             "sterna store export",
+            "sterna cluster import",
             "stays on disk, unread",
         ] {
             assert!(why.contains(word), "{why}");

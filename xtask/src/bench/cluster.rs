@@ -12,7 +12,7 @@ cargo xtask bench cluster [OPTION]...
   --messages N         messages of each publisher at QoS 0; a twentieth of them at QoS 1 and 2 (200,000)
   --rounds N           rounds of each figure; the median counts (3)
   --only WORD          only figures with this word in their name, such as \"QoS 0\", fan-out, \"a death\",
-                       memory or NATS; may be repeated
+                       memory, NATS or syncs; may be repeated
   --json FILE          append every round as a line of JSON
 ";
 

@@ -1,6 +1,7 @@
 //! The second run of rows that failed.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::PathBuf;
 
 use super::outcome::{Done, Rows};
@@ -55,9 +56,14 @@ impl Stage<'_> {
         });
         let judged = judge(&first, &second);
         for row in &judged.flaky {
-            let log = self.workspace.name(&done.rows.log_of(row));
-            let text = format!("flaky: {} {row}  {log}", done.part);
+            let log = done.rows.log_of(row);
+            let text = format!("flaky: {} {row}  {}", done.part, self.workspace.name(&log));
             println!("{}", paint(Colour::Yellow, &text));
+            // Logs stay on the machine that ran the tests, which may be gone.
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            if let Some(reason) = reason(&said, row) {
+                println!("       {reason}");
+            }
         }
         for row in &judged.failed {
             let text = format!("failed twice: {} {row}", done.part);
@@ -85,5 +91,23 @@ impl Stage<'_> {
             failed.extend(again.iter().map(FailedTest::title));
         }
         Ok(failed)
+    }
+}
+
+/// Why a row of a suite failed, by the text of the suite's log.
+fn reason<'text>(log: &'text str, row: &str) -> Option<&'text str> {
+    let start = format!("not ok {row}: ");
+    log.lines().find_map(|line| line.strip_prefix(&start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_of_a_row_is_the_one_in_its_log() {
+        let log = "ok a\nnot ok a/b: refused: 0x9E\nnot ok a: closed\n";
+        assert_eq!(reason(log, "a"), Some("closed"));
+        assert_eq!(reason(log, "b"), None);
     }
 }

@@ -24,7 +24,7 @@ use crate::session::{BrokerSession, NEVER_MS};
 use crate::store::Share;
 
 /// The key of the record that a root is a queue's, among the records of its session.
-const QUEUE_KEY: &[u8] = b"queue";
+pub(crate) const QUEUE_KEY: &[u8] = b"queue";
 
 /// Nodes are told again that a queue is full after this number of `group_seek_interval_ms`.
 const SAY_FULL_INTERVALS: u64 = 2;

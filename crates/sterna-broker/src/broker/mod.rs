@@ -41,6 +41,7 @@ mod unsubscribe;
 mod wills;
 
 pub use delivery::Next;
+pub(crate) use far_queues::QUEUE_KEY;
 pub use far_queues::QueueOwner;
 pub use manage::{Peeked, QueueChange, QueueInfo, Reach, SubscriptionInfo, SubscriptionPage, Wish};
 pub use rest::LostRights;

@@ -3,6 +3,7 @@
 //! A key begins with a letter for its kind. The name of its session or queue follows, with the length in
 //! front. So the records of one session follow each other.
 
+mod carried;
 mod judged;
 mod wire;
 
@@ -11,6 +12,10 @@ use std::collections::BTreeMap;
 use crate::message::Qos;
 use crate::route::{Rest, RouteFlags};
 use crate::store::Change;
+pub use carried::{
+    CarriedSession, RecordOf, Records, anchor_records, group_named, key_of_door, key_of_retained,
+    key_of_shared, record_of, retained_message,
+};
 pub(crate) use judged::JudgedRecord;
 pub(crate) use wire::{Fields, HIGHEST_PLACE, number_bytes, put_bytes, put_number};
 

@@ -8,18 +8,7 @@ use sterna_store::MemoryStore;
 use crate::cluster::{Cluster, qos, text};
 use crate::late_store::LateStore;
 use crate::rights::Secretive;
-use crate::rights_return::{Fault, all_of, apply, open, say, started, started_at};
-
-/// Puts rules in force on all shards, which judge whoever is here.
-fn reload(cluster: &mut Cluster, fault: Fault) {
-    for shard in 0..cluster.brokers.len() as u16 {
-        let now_ms = cluster.now_ms;
-        cluster.broker(shard).set_rights(Arc::new(fault));
-        cluster.broker(shard).judge(now_ms);
-        cluster.collect(shard);
-    }
-    cluster.run();
-}
+use crate::rights_return::{Fault, all_of, apply, open, reload, say, started, started_at};
 
 /// A session that is away and reads `secret/x`, with a message that waits for it.
 fn away(cluster: &mut Cluster) {

@@ -10,9 +10,7 @@ use bytes::Bytes;
 use super::Core;
 use crate::owners::{number, put_number};
 use crate::port::{Answerer, NodeAnswer, NodeQuestion, ToShard};
-
-/// Where a node's door of operators is asked.
-const DOOR: &str = "door";
+use crate::subjects;
 
 /// Bytes of a message that NATS itself may add: room below its `max_payload`.
 const ROOM_BYTES: usize = 1_024;
@@ -50,7 +48,7 @@ impl Core {
         if asked.len() > self.most_in_message() {
             return NodeAnswer::TooLarge;
         }
-        let subject = self.settings.subject(&format!("{DOOR}.{node}"));
+        let subject = self.settings.subject(&subjects::door(node));
         let request = Request::new().payload(asked.into()).timeout(Some(within));
         match self.client.send_request(subject, request).await {
             Ok(answer) => read_answer(answer.payload, maximum_bytes),
@@ -86,7 +84,7 @@ impl Core {
             });
             self.post(0, ToShard::NodeQuestion { question, answer });
         };
-        let subject = format!("{DOOR}.{}", self.settings.node);
+        let subject = subjects::door(&self.settings.node);
         self.hear_each(&subject, pass_on).await;
     }
 

@@ -1,19 +1,23 @@
 //! Asking nodes and servers of NATS for the time, and judging this node's clock before it takes part.
+//!
+//! A process reads the wall clock at its start alone. One that goes by a wrong clock begins anew when the wall clock is
+//! right. One that has joined does so at once: it leaves as a node does that stops, so its clients end, and other nodes take
+//! its sessions and wills over.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_nats::Subject;
 use futures_util::StreamExt;
 use serde::Deserialize;
 
-use super::Core;
 use super::streams::{INBOX, KEPT, LOG, NODES, RETAINED, SESSIONS};
+use super::{Core, Ended};
 use crate::clocks::{Answer, Owner, Verdict};
 
 /// Where every node is asked for the time.
-const CLOCK: &str = "clock";
+const CLOCK: &str = crate::subjects::CLOCK;
 /// A node's answer, as a line of text.
 const FORM: &str = "1";
 /// Time between two rounds of questions.
@@ -75,22 +79,46 @@ impl Core {
 
     /// Asks for the time, and notes which clocks are wrong.
     async fn judge_clocks(&self) -> Verdict {
-        let within = Duration::from_millis(self.settings.answer_timeout_ms.min(ROUND_MS));
-        tokio::join!(
-            self.ask_nodes_for_time(within),
-            self.ask_servers_for_time(within)
-        );
-        let verdict = self.clocks.borrow_mut().judge(self.wall_ms());
+        let mut verdict = self.read_clocks().await;
+        if verdict.is_own_wrong() && self.status.has_joined() {
+            // Nobody's clients end because a machine was busy for a moment.
+            verdict = self.read_clocks().await;
+        }
         let before = self.status.note_clocks(&verdict);
         let is_wrong = verdict.is_own_wrong();
-        self.fence.set_clock_wrong(is_wrong);
+        if verdict.clocks > 1 {
+            self.fence.set_clock_wrong(is_wrong);
+        }
         if before.wrong != verdict.wrong {
             self.tell_of_clocks(&before, &verdict);
         }
         if (self.status.is_clock_wrong).swap(is_wrong, Ordering::AcqRel) != is_wrong {
             self.look_at_gate();
         }
+        let wall_ahead_ms = system_ms().wrapping_sub(self.wall_ms()).cast_signed();
+        if self.clocks.borrow().is_set(&verdict, wall_ahead_ms) {
+            self.begin_anew("the wall clock is right again, and this process goes by another one");
+        } else if is_wrong && self.status.has_joined() {
+            let why = verdict.sentence().unwrap_or_default();
+            self.begin_anew(&format!("{why}: it serves nobody until that is right"));
+        }
         verdict
+    }
+
+    async fn read_clocks(&self) -> Verdict {
+        let within = Duration::from_millis(self.settings.answer_timeout_ms.min(ROUND_MS));
+        tokio::join!(
+            self.ask_nodes_for_time(within),
+            self.ask_servers_for_time(within)
+        );
+        self.clocks.borrow_mut().judge(self.wall_ms())
+    }
+
+    /// Has the process leave the cluster in order, and begin anew: once.
+    fn begin_anew(&self, why: &str) {
+        if !self.begins_anew.replace(true) {
+            (self.report)(Ended::Anew(why.to_owned()));
+        }
     }
 
     /// Says in the log which clocks have become wrong, or right.
@@ -101,7 +129,7 @@ impl Core {
             let what = if !now.is_sure {
                 "too few clocks are known to say which is right"
             } else if wrong.owner == Owner::Own {
-                "this node serves nobody until its clock is right: set it, and start the node again"
+                "this node serves nobody until its clock is right: set it"
             } else {
                 "what is dated there ends early or late"
             };
@@ -185,6 +213,12 @@ fn time_of(payload: &[u8]) -> Option<(&str, u64)> {
     };
     let is_whole = words.next().is_none() && crate::is_name(node);
     Some((node, at_ms.parse().ok()?)).filter(|_| is_whole)
+}
+
+/// The machine's wall clock, in milliseconds since the Unix epoch.
+fn system_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
 }
 
 /// A date as NATS writes it (RFC 3339), in milliseconds since the Unix epoch.

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use futures_util::TryStreamExt as _;
 use tokio::sync::Notify;
 
-use super::membership::join_of;
-use super::streams::INBOX;
+use super::streams::{INBOX, NODES};
 use super::writing::as_last;
 use super::{Core, Retry, refusals, retained};
+use crate::owners::Fence;
 use crate::settings::Settings;
 use crate::status::Status;
+use crate::subjects;
 use crate::wire;
 
 /// Room for the headers of a message to NATS.
@@ -23,7 +25,7 @@ pub(super) const HEADER_BYTES: usize = 512;
 /// A client that connects in the background.
 pub(super) async fn connect(
     settings: &Settings,
-    status: &Arc<Status>,
+    (status, fence): (&Arc<Status>, &Arc<Fence>),
     connected: &Arc<Notify>,
 ) -> Result<Client, String> {
     let mut addresses = Vec::with_capacity(settings.servers.len());
@@ -34,6 +36,8 @@ pub(super) async fn connect(
         addresses.push(address);
     }
     let (status, connected) = (Arc::clone(status), Arc::clone(connected));
+    // Rights are proved before clocks are compared.
+    let (fence, judged_ms) = (Arc::clone(fence), 2 * settings.answer_timeout_ms);
     let most_ms = settings.maximum_backoff_ms;
     let mut options = ConnectOptions::new()
         .name(format!("sterna {} {}", settings.name, settings.node))
@@ -46,6 +50,9 @@ pub(super) async fn connect(
         .reconnect_delay_callback(move |attempts| backoff(attempts, most_ms))
         .event_callback(move |event| {
             // In order: the callback does its work before it returns a future.
+            if matches!(event, Event::Connected) {
+                fence.await_clock(judged_ms);
+            }
             noted(&status, &connected, &event);
             std::future::ready(())
         });
@@ -107,14 +114,18 @@ impl Core {
                 Ok(()) => break,
                 Err(why) => {
                     self.status.conditions.set_join(why.clone());
-                    if why != last && self.status.is_connected() {
+                    // By how much a clock is wrong changes with each look.
+                    let what = why.replace(|c: char| c.is_ascii_digit(), "");
+                    if what != last && self.status.is_connected() {
                         tracing::warn!(why, "the node cannot join the cluster yet");
-                        last = why;
+                        last = what;
                     }
                 }
             }
             retry.wait().await;
         }
+        // Where nobody has said the time, there is nobody to agree with.
+        self.fence.set_clock_wrong(false);
         self.status.has_joined.store(true, Ordering::Release);
         tracing::info!(
             cluster = self.settings.name,
@@ -129,6 +140,7 @@ impl Core {
             return Err("no server of NATS is connected".to_owned());
         }
         self.prove_rights(true).await?;
+        self.is_no_import_under_way().await?;
         self.may_have_regions()?;
         self.may_date().await?;
         self.make_streams().await?;
@@ -144,18 +156,19 @@ impl Core {
     }
 
     /// Ends what an earlier start of this node left, and gets a number for this one.
-    async fn enter(&self) -> Result<(), String> {
+    pub(super) async fn enter(&self) -> Result<(), String> {
         let settings = &self.settings;
         let node = &settings.node;
         let inbox = (self.jetstream.get_stream(settings.stream(INBOX)).await)
             .map_err(|error| error.to_string())?;
-        let left = settings.subject(&format!("inbox.{node}.>"));
+        let left = settings.subject(&subjects::inbox(node, ">"));
         inbox
             .purge()
             .filter(left)
             .await
             .map_err(|error| format!("the inbox of an earlier start: {error}"))?;
-        let subject = settings.subject(&join_of(node));
+        self.look_at_names().await?;
+        let subject = settings.subject(&subjects::join(node));
         let word = as_last(PublishMessage::build().payload("1".into()));
         let joined = self.jetstream.send_publish(subject, word).await;
         let joined = joined.map_err(|error| format!("entering: {error}"))?;
@@ -164,11 +177,51 @@ impl Core {
         (self.table.borrow_mut()).set_own_incarnation(joined.sequence);
         Ok(())
     }
+
+    /// Looks whether the cluster may have this node's name. Four records of each name stay for good: where a node entered,
+    /// its last mark, its floor, and that its filters have ended.
+    async fn look_at_names(&self) -> Result<(), String> {
+        let settings = &self.settings;
+        let own = settings.subject(&subjects::join(&settings.node));
+        let nodes = self.jetstream.get_stream_no_info(settings.stream(NODES));
+        let nodes = nodes.await.map_err(|error| error.to_string())?;
+        let joins = settings.subject(&subjects::join("*"));
+        let names = nodes.info_with_subjects(joins).await;
+        let mut names = names.map_err(|error| error.to_string())?;
+        let (mut count, mut is_known) = (0, false);
+        while let Some((subject, _)) = names.try_next().await.map_err(|error| error.to_string())? {
+            count += 1;
+            is_known |= subject == own;
+        }
+        self.status.node_names.set(count as u64);
+        may_be_named(count, is_known, settings.maximum_node_names)
+    }
+}
+
+/// Whether a node may enter where the cluster knows so many names.
+///
+/// # Errors
+/// A sentence for the operator.
+fn may_be_named(count: usize, is_known: bool, most: usize) -> Result<(), String> {
+    if is_known || count < most {
+        return Ok(());
+    }
+    Err(format!(
+        "the cluster has had nodes of {count} names, and this node's is another \
+         (cluster.maximum_node_names = {most}): give it the name of a node that is gone"
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_too_many_is_refused_and_a_known_one_is_not() {
+        assert!(may_be_named(2, false, 3).is_ok() && may_be_named(3, true, 3).is_ok());
+        let why = may_be_named(3, false, 3).expect_err("a name too many");
+        assert!(why.contains("cluster.maximum_node_names = 3"), "{why}");
+    }
 
     #[test]
     fn the_back_off_grows_to_its_limit() {

@@ -6,6 +6,7 @@
 use super::streams::SESSIONS;
 use super::{Core, Retry};
 use crate::owners::{Floor, incarnation_in, number_in};
+use crate::subjects;
 
 /// The form of a floor, as a line of text.
 const FORM: &str = "1";
@@ -13,7 +14,7 @@ const FORM: &str = "1";
 impl Core {
     /// Says that nobody has anything any more of a node's processes below a floor. Waits until NATS has it, or a higher one.
     pub(super) async fn tell_floor(&self, node: &str, floor: Floor) {
-        let subject = format!("floor.{node}");
+        let subject = subjects::floor(node);
         let mut retry = Retry::new();
         loop {
             if let Ok(found) = self.last_of_subject(SESSIONS, &subject).await {

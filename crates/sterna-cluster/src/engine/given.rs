@@ -15,15 +15,11 @@ use bytes::Bytes;
 use super::Core;
 use super::incoming::{number_of, source_of};
 use crate::arrivals::Verdict;
+use crate::subjects;
 
 /// The answers to a batch.
 const TAKEN: &str = "taken";
 const BEHIND: &str = "behind";
-
-/// Where a process of a node is given batches of a node, or of all.
-fn subject_of(node: &str, incarnation: u64, source: &str) -> String {
-    format!("give.{node}.{incarnation}.{source}")
-}
 
 /// A batch that another node has given.
 #[derive(Debug)]
@@ -50,7 +46,7 @@ impl Core {
         let request = (Request::new().headers(headers))
             .payload(payload)
             .timeout(Some(within));
-        let subject = subject_of(node, incarnation, &self.settings.node);
+        let subject = subjects::give(node, incarnation, &self.settings.node);
         let subject = self.settings.subject(&subject);
         match self.client.send_request(subject, request).await {
             Ok(answer) => Some(*answer.payload == *TAKEN.as_bytes()),
@@ -85,7 +81,7 @@ impl Core {
             (self.arrivals.borrow_mut()).give(self.now_ms(), source, number, given);
             self.given_arrived.notify_one();
         };
-        let subject = subject_of(&self.settings.node, self.incarnation.get(), "*");
+        let subject = subjects::give(&self.settings.node, self.incarnation.get(), "*");
         self.hear_each(&subject, hear).await;
     }
 

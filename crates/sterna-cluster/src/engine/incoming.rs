@@ -16,6 +16,7 @@ use super::streams::INBOX;
 use super::{Core, Retry};
 use crate::arrivals::{Number, Place, number_in};
 use crate::port::ToShard;
+use crate::subjects;
 use crate::wire::{self, Kind};
 
 /// Messages that are handed over before readers' queues are looked at.
@@ -33,7 +34,7 @@ const CLEAR_INTERVAL: Duration = Duration::from_millis(500);
 impl Core {
     /// Receives messages that may be missed.
     pub(super) async fn receive_live(self: Rc<Self>) {
-        let subject = format!("to.{}.*", self.settings.node);
+        let subject = subjects::to(&self.settings.node, "*");
         let receive = async |batch: async_nats::Message| {
             self.received(batch.subject.as_str(), &batch.payload);
         };
@@ -75,7 +76,7 @@ impl Core {
     /// `next` is where to read on; `None` before the first batch. The inbox is read by position, so that
     /// nothing is missed and nothing overtakes, whichever server is asked.
     async fn receive_inbox_once(&self, next: &mut Option<u64>) -> Result<Infallible, String> {
-        let filter = format!("inbox.{}.*", self.settings.node);
+        let filter = subjects::inbox(&self.settings.node, "*");
         let start = match *next {
             Some(start_sequence) => DeliverPolicy::ByStartSequence { start_sequence },
             None => DeliverPolicy::All,
@@ -159,7 +160,7 @@ impl Core {
                 continue;
             }
             let stream = self.settings.stream(INBOX);
-            let filter = format!("inbox.{}.>", self.settings.node);
+            let filter = subjects::inbox(&self.settings.node, ">");
             let Ok(stream) = self.jetstream.get_stream_no_info(stream).await else {
                 continue;
             };

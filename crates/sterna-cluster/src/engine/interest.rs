@@ -9,10 +9,12 @@ use async_nats::jetstream::message::PublishMessage;
 use ring::digest;
 use sterna_broker::Interest;
 
+use super::streams::NODES;
 use super::writing::as_last;
 use super::{Core, Retry};
 use crate::owners::WriteError;
 use crate::port::ToShard;
+use crate::subjects;
 
 /// How often is looked whether something is to be told that could wait.
 const LATER: Duration = Duration::from_millis(500);
@@ -94,7 +96,7 @@ impl Core {
             let all = self.table.borrow().durable_of_absent();
             for (node, incarnation, filter) in all {
                 let line = Self::line(incarnation, Interest::Durable, &filter);
-                let subject = format!("node.{node}.want.{}", digest_of(&filter));
+                let subject = subjects::want(&node, &digest_of(&filter));
                 let mut retry = Retry::new();
                 // Where there is one, the node has said it by itself.
                 while self
@@ -108,25 +110,37 @@ impl Core {
         }
     }
 
+    /// NATS has an entry of this process for a filter. It is told again where it is not what readers want: a server that
+    /// was killed may have an earlier one again.
+    pub(super) fn mend_told(&self, filter: &str, found: Interest) {
+        let own = (self.own.borrow().get(filter).copied()).unwrap_or_default();
+        let is_right = self.table.borrow().told(filter, own) == found;
+        if !is_right && !self.told_later.borrow().contains_key(filter) {
+            self.untold.borrow_mut().push(filter.into());
+            self.untold_arrived.notify_one();
+        }
+    }
+
     /// Tells some filters, and returns those that NATS does not have.
     async fn tell(&self, filters: Vec<Arc<str>>) -> Vec<Arc<str>> {
         let writes = filters.into_iter().map(|filter| {
             let own = (self.own.borrow().get(&filter).copied()).unwrap_or_default();
             let interest = self.table.borrow().told(&filter, own);
             let line = Self::line(self.incarnation.get(), interest, &filter);
-            let subject = format!("node.{}.want.{}", self.settings.node, digest_of(&filter));
-            let mut entry = as_last(PublishMessage::build().payload(line.into()));
-            if interest == Interest::None {
-                // A node that was cut off for longer sends messages for nothing.
-                entry = entry.ttl(Duration::from_millis(self.settings.ended_filter_ms));
-            }
-            (filter, self.settings.subject(&subject), entry)
+            let subject = subjects::want(&self.settings.node, &digest_of(&filter));
+            let entry = as_last(PublishMessage::build().payload(line.into()));
+            let whole = self.settings.subject(&subject);
+            ((filter, subject, interest), whole, entry)
         });
         let (mut failed, mut ended) = (Vec::new(), Vec::new());
-        for (filter, answer) in self.publish_all(writes).await {
-            if answer.is_err() {
+        for ((filter, subject, told), answer) in self.publish_all(writes).await {
+            let Ok(sequence) = answer else {
                 failed.push(filter);
                 continue;
+            };
+            if told == Interest::None {
+                // A node that was cut off for longer sends messages for nothing.
+                self.note_end(NODES, &subject, sequence);
             }
             let mut own = self.own.borrow_mut();
             let interest = own.get(&filter).copied().unwrap_or_default();
@@ -156,4 +170,24 @@ pub(super) fn digest_of(text: &str) -> String {
         let _ = write!(token, "{byte:02x}");
     }
     token
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::offline;
+    use crate::settings::Settings;
+
+    #[tokio::test]
+    async fn an_entry_of_old_is_told_again_as_it_is_now() {
+        let core = offline::core(Settings::sample(None), |_| offline::Silent).await;
+        core.note_interest(vec![("a".into(), Interest::Acknowledged)]);
+        core.untold.borrow_mut().clear();
+        core.mend_told("a", Interest::Acknowledged);
+        core.mend_told("nobody's", Interest::None);
+        assert!(core.untold.borrow().is_empty(), "NATS has what is so");
+        core.mend_told("nobody's", Interest::Durable);
+        core.mend_told("a", Interest::AtMostOnce);
+        assert_eq!(*core.untold.borrow(), ["nobody's".into(), "a".into()]);
+    }
 }

@@ -5,13 +5,12 @@
 //! new owner writes it first of all, as it found it. So a late write of an earlier owner comes to nothing: it finds
 //! a higher epoch, and gives up.
 
-use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sterna_broker::{Change, Record, Testator, delayed_will, name_of, shared_of};
+use sterna_broker::{Change, Record, Records, Testator, delayed_will, name_of, shared_of};
 
 use super::connection::HEADER_BYTES;
 use super::sessions::{hex, key_of};
@@ -20,6 +19,7 @@ use super::{Core, Retry};
 use crate::commits::Part;
 use crate::owners::{Key, WriteError, number, put_number};
 use crate::port::ToShard;
+use crate::subjects;
 
 /// The version that this node writes, and the only one that it reads.
 const VERSION: u8 = 1;
@@ -29,8 +29,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// The longest two lengths, as numbers.
 const LENGTHS_BYTES: usize = 2 * 5;
-
-type Records = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
 /// The kept state of a session of this node.
 #[derive(Debug, Default)]
@@ -217,7 +215,7 @@ impl Core {
     }
 
     /// The most bytes of what is kept of a session.
-    fn most_kept_bytes(&self) -> usize {
+    pub(super) fn most_kept_bytes(&self) -> usize {
         self.client.max_payload().saturating_sub(HEADER_BYTES)
     }
 
@@ -534,7 +532,7 @@ impl Core {
     }
 
     /// Sequence number, epoch and records that NATS has; `None` where there are none.
-    async fn get_kept(&self, key: Key) -> Result<Option<(u64, u64, Records)>, String> {
+    pub(super) async fn get_kept(&self, key: Key) -> Result<Option<(u64, u64, Records)>, String> {
         let subject = subject_of(key);
         let Some(found) = self.last_of_subject(KEPT, &subject).await? else {
             return Ok(None);
@@ -566,11 +564,11 @@ impl Core {
     }
 }
 
-fn subject_of(key: Key) -> String {
-    format!("kept.{}", hex(key))
+pub(super) fn subject_of(key: Key) -> String {
+    subjects::kept(&hex(key))
 }
 
-fn encode(epoch: u64, records: &Records) -> Vec<u8> {
+pub(super) fn encode(epoch: u64, records: &Records) -> Vec<u8> {
     let mut out = vec![VERSION];
     put_number(&mut out, epoch);
     for (key, value) in records {
@@ -582,7 +580,7 @@ fn encode(epoch: u64, records: &Records) -> Vec<u8> {
     out
 }
 
-fn decode(bytes: &[u8]) -> Option<(u64, Records)> {
+pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Records)> {
     let (&version, mut rest) = bytes.split_first()?;
     if version != VERSION {
         return None;

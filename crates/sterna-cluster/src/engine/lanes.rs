@@ -22,6 +22,7 @@ use super::outgoing::{Charge, in_one_batch};
 use super::{Core, Retry};
 use crate::arrivals;
 use crate::commits::Part;
+use crate::subjects;
 use crate::table::Presence;
 use crate::wire::EncodedRun;
 
@@ -202,7 +203,7 @@ impl Core {
                 break false;
             };
             let own = &self.settings.node;
-            let subject = self.settings.subject(&format!("inbox.{node}.{own}"));
+            let subject = self.settings.subject(&subjects::inbox(node, own));
             let message = PublishMessage::build()
                 .payload(payload.clone())
                 .message_id(id);

@@ -13,6 +13,7 @@ use super::{Core, Ended, Retry};
 use crate::conditions::Remark;
 use crate::owners::{WriteError, incarnation_in};
 use crate::port::ToShard;
+use crate::subjects::{self, SWEPT};
 use crate::table::{Event, Presence};
 use crate::wire::{self, Versions};
 
@@ -28,11 +29,8 @@ const TOLD_AGAIN: Duration = Duration::from_secs(1);
 /// How often is looked whether shards know what other nodes want.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// In place of a level of interest: nobody has anything any more of the process that is gone.
-const SWEPT: &str = "swept";
-
 /// A node's word, as a line of text.
-const FORM: &str = "1";
+pub(super) const FORM: &str = "1";
 
 impl Core {
     /// Says again and again that this node is there, and looks who was not heard of.
@@ -71,7 +69,7 @@ impl Core {
     fn look_at_others(&self) {
         let (now_ms, lease_ms) = (self.now_ms(), self.settings.lease_ms);
         let is_deaf = !self.hearing.hears_itself(now_ms, lease_ms);
-        let own = (self.settings).subject(&format!("alive.{}", self.settings.node));
+        let own = (self.settings).subject(&subjects::alive(&self.settings.node));
         let is_news = self
             .status
             .conditions
@@ -113,7 +111,7 @@ impl Core {
     }
 
     async fn say(&self, word: &str) {
-        let subject = (self.settings).subject(&format!("alive.{}", self.settings.node));
+        let subject = (self.settings).subject(&subjects::alive(&self.settings.node));
         let line = self.own_line(word);
         // The next word follows soon.
         let said = self.client.publish(subject, line.into());
@@ -139,7 +137,7 @@ impl Core {
         let hear = async |word: async_nats::Message| {
             self.heard(word.subject.as_str(), &word.payload);
         };
-        self.hear_each("alive.*", hear).await;
+        self.hear_each(&subjects::alive("*"), hear).await;
     }
 
     pub(super) fn heard(&self, subject: &str, payload: &[u8]) {
@@ -181,12 +179,13 @@ impl Core {
     }
 
     async fn follow_nodes_once(&self) -> Result<Infallible, String> {
-        let (filter, start) = ("node.*.want.*", DeliverPolicy::LastPerSubject);
+        let (filter, start) = (subjects::want("*", "*"), DeliverPolicy::LastPerSubject);
         let connects = self.status.connects.get();
-        let mut entries = self.follow(NODES, Some(filter), start).await?;
+        let mut entries = self.follow(NODES, Some(&filter), start).await?;
         if entries.waiting == 0 {
             self.knows_nodes(connects).await;
         }
+        let mut old = entries.waiting;
         let mut looks = tokio::time::interval(WAY_LOOK);
         loop {
             let entry = tokio::select! {
@@ -205,7 +204,8 @@ impl Core {
                     return Err("there is room for a node that was left out".to_owned());
                 }
             };
-            self.read_entry(&entry.subject, &entry.payload);
+            self.read_entry(&entry.subject, &entry.payload, old > 0);
+            old = old.saturating_sub(1);
             if entry.pending == 0 {
                 self.tell_changes();
                 self.knows_nodes(connects).await;
@@ -236,7 +236,7 @@ impl Core {
     /// Tells all nodes that nobody has anything any more of a process that is gone.
     pub(super) async fn tell_swept(&self, node: &str, incarnation: u64) -> bool {
         let line = format!("{FORM} {incarnation} {SWEPT} ");
-        let subject = format!("node.{node}.want.swept");
+        let subject = subjects::want(node, SWEPT);
         let Ok(found) = self.last_of_subject(NODES, &subject).await else {
             return false;
         };
@@ -261,14 +261,14 @@ impl Core {
         // process enters behind this write, or has entered already.
         let first_to_stay = loop {
             let word = b"1".to_vec();
-            let written = self.compare_and_set(join_of(node), incarnation, word, None);
+            let written = self.compare_and_set(subjects::join(node), incarnation, word, None);
             match written.await {
                 Ok(position) => break position,
                 Err(WriteError::Conflict) => break incarnation + 1,
                 Err(WriteError::Unknown) => retry.wait().await,
             }
         };
-        let wants = self.settings.subject(&format!("node.{node}.want.*"));
+        let wants = self.settings.subject(&subjects::want(node, "*"));
         loop {
             let stream = self.settings.stream(NODES);
             if let Ok(stream) = self.jetstream.get_stream_no_info(stream).await {
@@ -308,8 +308,9 @@ impl Core {
         }
     }
 
-    /// An entry is one line: the form, the incarnation, how much is wanted, and the filter.
-    fn read_entry(&self, subject: &str, payload: &[u8]) {
+    /// An entry is one line: the form, the incarnation, how much is wanted, and the filter. `is_old` says whether it was
+    /// there before this reading began.
+    fn read_entry(&self, subject: &str, payload: &[u8], is_old: bool) {
         let node = subject.split('.').nth(3).unwrap_or_default();
         let line = std::str::from_utf8(payload).unwrap_or_default();
         let mut words = line.splitn(4, ' ');
@@ -328,6 +329,10 @@ impl Core {
         else {
             return self.cannot_read("interest of a node", subject, "its form is not known");
         };
+        let is_own = *node == *self.settings.node && incarnation == self.incarnation.get();
+        if is_old && is_own {
+            self.mend_told(filter, interest);
+        }
         (self.table.borrow_mut()).wants(self.now_ms(), node, incarnation, filter, interest);
     }
 
@@ -421,11 +426,6 @@ impl Core {
             self.look_at_gate();
         }
     }
-}
-
-/// Where a node enters. The place of what it writes there is the incarnation of its process.
-pub(super) fn join_of(node: &str) -> String {
-    format!("node.{node}.join")
 }
 
 #[cfg(test)]

@@ -7,9 +7,11 @@
 
 mod agreement;
 mod asked;
+mod bans;
 mod clocks;
 mod connection;
 mod ends;
+mod expiring;
 mod floors;
 mod following;
 mod gating;
@@ -37,6 +39,7 @@ mod requests;
 mod retained;
 mod sessions;
 mod streams;
+mod transfer;
 mod unreadable;
 mod wire_version;
 mod writing;
@@ -68,6 +71,7 @@ use crate::status::Status;
 use crate::table::{OUTSIDE, Table};
 use crate::wire;
 use lanes::Lane;
+pub use transfer::{Content, Left, Plan, Transfer};
 
 /// Time after which something that failed is tried again, at first.
 const RETRY: Duration = Duration::from_millis(100);
@@ -76,6 +80,9 @@ const LONGEST_RETRY: Duration = Duration::from_secs(2);
 
 /// The clock by which a node dates, in milliseconds since the Unix epoch.
 pub type NodeTime = Box<dyn Fn() -> u64 + Send>;
+
+/// Tells the process what becomes of the engine.
+type Report = Rc<dyn Fn(Ended) + Send>;
 
 /// A cluster's engine before its thread runs: what shards are made with.
 #[derive(Debug)]
@@ -89,13 +96,16 @@ pub struct Engine {
     log: Arc<LogView>,
 }
 
-/// Why an engine ended by itself, a sentence each.
+/// Why an engine ended by itself, or is to be ended, a sentence each.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ended {
     /// A bug.
     Failed(String),
     /// The cluster goes on without this process, for as long as it runs.
     LeftOut(String),
+    /// The process goes by a wrong clock. It should stop in order, and begin anew with the wall clock as that is then. The
+    /// engine goes on until it is stopped.
+    Anew(String),
 }
 
 /// A running engine.
@@ -109,6 +119,9 @@ pub struct Running {
 struct Core {
     settings: Settings,
     clock: NodeTime,
+    report: Report,
+    /// Whether it is said that the process is to begin anew.
+    begins_anew: Cell<bool>,
     clocks: RefCell<Clocks>,
     client: Client,
     jetstream: jetstream::Context,
@@ -156,8 +169,10 @@ struct Core {
     /// Notified when another node is here.
     node_came: Notify,
     streams: streams::Streams,
-    unreadable: unreadable::Unreadable,
+    unreadable: unreadable::Throttle,
+    overtaken: unreadable::Throttle,
     ends: RefCell<ends::Ends>,
+    bans: RefCell<bans::Known>,
     arrivals: RefCell<Arrivals<given::Given>>,
     /// Notified when a batch is given, or one of the inbox is taken for which a given one may wait.
     given_arrived: Notify,
@@ -246,8 +261,8 @@ impl Engine {
         ))
     }
 
-    /// Starts the thread, which connects to NATS by itself, and again after each loss. `ended` is called
-    /// where the thread ends and nobody has asked for it: the process should end, too. `clock` is that of the shards.
+    /// Starts the thread, which connects to NATS by itself, and again after each loss. `report` is called
+    /// where the thread ends and nobody has asked for it, or the process is to begin anew. `clock` is that of the shards.
     ///
     /// # Errors
     /// A sentence for the operator: what is wrong with the settings or their files.
@@ -255,7 +270,7 @@ impl Engine {
         self,
         shards: Box<dyn Shards>,
         clock: NodeTime,
-        ended: Box<dyn FnOnce(Ended) + Send>,
+        report: Box<dyn Fn(Ended) + Send>,
     ) -> Result<Running, String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -265,19 +280,23 @@ impl Engine {
         let connected = Arc::new(Notify::new());
         let client = {
             // Tasks of the client begin here and go on when the thread runs.
-            let connecting = connection::connect(&self.settings, &self.status, &connected);
+            self.fence.await_clock(self.settings.answer_timeout_ms);
+            let connecting =
+                connection::connect(&self.settings, (&self.status, &self.fence), &connected);
             runtime.block_on(connecting)?
         };
         let inbound = Arc::clone(&self.inbound);
         let thread = std::thread::Builder::new()
             .name("cluster".to_owned())
             .spawn(move || {
+                let report: Report = report.into();
+                let own = Rc::clone(&report);
                 let run = async move {
-                    let core = Rc::new(self.core(client, shards, connected, clock));
+                    let core = Rc::new(self.core(client, shards, connected, (clock, own)));
                     core.run().await
                 };
                 if let Err(why) = LocalSet::new().block_on(&runtime, run) {
-                    ended(why);
+                    report(why);
                 }
             })
             .map_err(|error| format!("cluster: cannot start a thread: {error}"))?;
@@ -289,7 +308,7 @@ impl Engine {
         client: Client,
         shards: Box<dyn Shards>,
         connected: Arc<Notify>,
-        clock: NodeTime,
+        (clock, report): (NodeTime, Report),
     ) -> Core {
         let Self {
             settings,
@@ -320,6 +339,8 @@ impl Engine {
         let most_unsettled = settings.maximum_unsettled_entries;
         Core {
             clock,
+            report,
+            begins_anew: Cell::new(false),
             clocks: RefCell::new(Clocks::new(settings.maximum_clock_skew_ms)),
             owners: RefCell::new(Owners::new(own, terms)),
             owners_changed: Notify::new(),
@@ -365,8 +386,10 @@ impl Engine {
             replicas: replicas::Replicas::default(),
             node_came: Notify::new(),
             streams: streams::Streams::default(),
-            unreadable: unreadable::Unreadable::default(),
+            unreadable: unreadable::Throttle::default(),
+            overtaken: unreadable::Throttle::default(),
             ends: RefCell::default(),
+            bans: RefCell::default(),
             arrivals,
             given_arrived: Notify::new(),
             pace: Mutex::default(),
@@ -426,6 +449,7 @@ impl Core {
             core.spawn(Rc::clone(&core).answer_about_sessions());
             core.spawn(Rc::clone(&core).answer_operators());
             core.spawn(Rc::clone(&core).hear_drains());
+            core.spawn(Rc::clone(&core).hear_exports());
             core.spawn(Rc::clone(&core).follow_nodes());
             core.spawn(Rc::clone(&core).receive_live());
             core.spawn(Rc::clone(&core).receive_inbox());
@@ -441,6 +465,8 @@ impl Core {
             core.spawn(Rc::clone(&core).look_after_log());
             core.spawn(Rc::clone(&core).look_after_kept());
             core.spawn(Rc::clone(&core).remove_ends());
+            core.spawn(Rc::clone(&core).follow_bans());
+            core.spawn(Rc::clone(&core).look_after_bans());
             core.spawn(Rc::clone(&core).look_after_handed_over());
             core.spawn(Rc::clone(&core).tell_interest_of_others());
             core.spawn(Rc::clone(&core).own_sessions());

@@ -1,5 +1,6 @@
 //! An engine that has no server of NATS, for tests.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use async_nats::ConnectOptions;
@@ -39,7 +40,7 @@ pub(super) async fn core<S: Shards + 'static>(
         client,
         shards,
         Arc::default(),
-        Box::new(|| 1_800_000_000_000),
+        (Box::new(|| 1_800_000_000_000), Rc::new(|_| {})),
     )
 }
 

@@ -14,6 +14,7 @@ use sterna_broker::{
 use super::{Core, lanes, log, regions, retained};
 use crate::commits::Part;
 use crate::port::FromShard;
+use crate::subjects;
 use crate::table::OUTSIDE;
 use crate::wire::{self, EncodedRun, Records};
 
@@ -205,6 +206,7 @@ impl Core {
                         self.send_group_letters(shard, letters);
                     }
                     FromShard::Interest(interest) => self.note_interest(interest),
+                    FromShard::Bans(records) => self.keep_bans(records),
                     FromShard::HasTold { shard, told, next } => {
                         self.spawn(Rc::clone(&self).told_again(shard, told, next));
                     }
@@ -429,7 +431,7 @@ impl Core {
     /// Whether the client of NATS has taken a batch for a node.
     async fn publish(&self, node: &str, payload: Bytes) -> bool {
         let limit = Duration::from_millis(self.settings.answer_timeout_ms);
-        let subject = format!("to.{node}.{}", self.settings.node);
+        let subject = subjects::to(node, &self.settings.node);
         let sent = (self.client).publish(self.settings.subject(&subject), payload);
         matches!(tokio::time::timeout(limit, sent).await, Ok(Ok(())))
     }

@@ -10,9 +10,7 @@ use super::Core;
 use super::sessions::key_of;
 use crate::owners::{number, put_number};
 use crate::port::{Answer, Answerer, QuestionReply, ToShard};
-
-/// Where a node is asked.
-const FOR: &str = "for";
+use crate::subjects;
 
 impl Core {
     /// Asks the node that has a session, and answers within `cluster.answer_timeout_ms`.
@@ -38,7 +36,7 @@ impl Core {
         if *record.client_id != *client_id {
             return Answer::NoSession;
         }
-        let subject = format!("{FOR}.{}", record.owner.node);
+        let subject = subjects::asked_for(&record.owner.node);
         let mut asked = Vec::new();
         put_number(&mut asked, client_id.len() as u64);
         asked.extend_from_slice(client_id.as_bytes());
@@ -86,7 +84,7 @@ impl Core {
                 );
             }
         };
-        let subject = format!("{FOR}.{}", self.settings.node);
+        let subject = subjects::asked_for(&self.settings.node);
         self.hear_each(&subject, pass_on).await;
     }
 }

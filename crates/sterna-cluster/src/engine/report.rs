@@ -12,15 +12,11 @@ use futures_util::{StreamExt, TryStreamExt};
 use super::streams::INBOX;
 use super::{Core, agreement};
 use crate::report::{FollowerView, NodeView, NodeWord, Report, StreamView};
+use crate::subjects::{self, ASK, DRAIN};
 use crate::table::Presence;
 
 /// Most bytes of a node's answer; more are not read.
 const WORD_BYTES: usize = 16 * 1024;
-
-/// Where every node is asked what it says of itself.
-const ASK: &str = "ask";
-/// Where a node says that it drains.
-const DRAIN: &str = "drain";
 
 impl Core {
     /// Answers other nodes that ask.
@@ -203,7 +199,7 @@ impl Core {
             .await)
             .map_err(|error| error.to_string())?;
         let mut waiting = inbox
-            .info_with_subjects(self.settings.subject("inbox.>"))
+            .info_with_subjects(self.settings.subject(&subjects::inbox("*", "*")))
             .await
             .map_err(|error| error.to_string())?;
         let mut inboxes = BTreeMap::new();

@@ -10,6 +10,7 @@ use crate::commits::Part;
 use crate::owners::{Key, WriteError};
 use crate::port::KeyOrder;
 use crate::requests::{Beginning, Begun, Entry, Freeing, key_of};
+use crate::subjects;
 
 /// The pause before an entry is read again that another server does not have yet.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -357,5 +358,5 @@ impl Core {
 }
 
 fn subject_of(key: Key) -> String {
-    format!("kept.{}", hex(key))
+    subjects::kept(&hex(key))
 }

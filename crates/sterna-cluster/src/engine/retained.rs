@@ -13,7 +13,6 @@ use std::time::Duration;
 use async_nats::HeaderMap;
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::consumer::DeliverPolicy;
-use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use bytes::Bytes;
@@ -23,14 +22,15 @@ use sterna_broker::{FromPeer, Message, NodeSet};
 use super::following::Entry;
 use super::interest::digest_of;
 use super::outgoing::Charge;
-use super::regions::{RETAINED_OF, Standing};
+use super::regions::Standing;
 use super::sessions::key_of;
 use super::streams::RETAINED;
-use super::writing::as_last;
+use super::writing::{as_last, is_conflict};
 use super::{Core, Retry};
 use crate::commits::Part;
 use crate::settings::LONGEST_NAME;
 use crate::subject;
+use crate::subjects;
 use crate::wire::{self, EncodedRun, Versions};
 
 /// How often is looked whether shards have read what they were handed.
@@ -148,25 +148,23 @@ impl Core {
             if !waiting.reached.is_empty() {
                 publish = publish.header(REACHED, &*waiting.reached);
             }
-            publish = self.as_retained(as_last(publish), message, waiting.is_quiet);
-            let subject = format!("retained.{}", place(message.topic()));
-            let subject = self.settings.subject(&subject);
+            publish = as_retained(as_last(publish), waiting.is_quiet);
+            let subject = self.settings.subject(&subject_of(message.topic()));
             (waiting, subject, publish)
         });
         for (waiting, answer) in self.publish_all(writes).await {
             match answer {
                 Ok(position) => {
+                    let topic = waiting.message.topic();
+                    self.note_retained(&subject_of(topic), position, &waiting.message, true);
                     if waiting.over == Over::Any {
-                        let topic = waiting.message.topic();
                         let rival =
                             (self.echoes.borrow_mut()).stored(topic, waiting.serial, position);
                         self.retain_rival(topic, rival);
                     }
                     self.close_retained(waiting.part);
                 }
-                Err(error)
-                    if waiting.over == Over::Nothing
-                        && error.kind() == PublishErrorKind::WrongLastSequence => {}
+                Err(error) if waiting.over == Over::Nothing && is_conflict(&error) => {}
                 Err(error) if self.gives_up("retained messages", 1, &error) => {
                     let topic = waiting.message.topic();
                     let rival = (self.echoes.borrow_mut()).give_up(topic, waiting.serial);
@@ -203,7 +201,7 @@ impl Core {
         let stream = self.settings.stream(RETAINED);
         let stream = self.jetstream.get_stream_no_info(stream).await;
         let stream = stream.map_err(|error| error.to_string())?;
-        let subject = self.settings.subject(&format!("retained.{}", place(topic)));
+        let subject = self.settings.subject(&subject_of(topic));
         // The leader answers: another server may not have a message yet that somebody was told of.
         match stream.get_last_raw_message_by_subject(&subject).await {
             Ok(found) if clears(self.reads(), &found.payload) => Ok(Place::Nowhere),
@@ -238,10 +236,10 @@ impl Core {
         };
         // Those of other regions lie beside this one's.
         let filter = match &self.settings.region {
-            Some(_) => ">",
-            None => "retained.>",
+            Some(_) => ">".to_owned(),
+            None => subjects::retained(">"),
         };
-        let mut messages = self.follow(RETAINED, Some(filter), start).await?;
+        let mut messages = self.follow(RETAINED, Some(&filter), start).await?;
         // Messages that are there already are news to this node only.
         let knows_all = self.status.knows_retained.load(Ordering::Acquire);
         let mut old = if knows_all { 0 } else { messages.waiting };
@@ -280,8 +278,6 @@ impl Core {
         let header = |name: &str| headers.and_then(|headers| headers.get(name));
         let runs = match self.read(payload) {
             Ok(runs) => runs,
-            // A server's notice that a subject's time is over has no payload.
-            Err(_) if payload.is_empty() => return,
             Err(error) => {
                 let source = header(SOURCE).map_or("", async_nats::HeaderValue::as_str);
                 return self.cannot_read("retained message", source, error);
@@ -294,6 +290,9 @@ impl Core {
             for message in run.messages {
                 let is_own = region.is_none() && source == Some(&*own);
                 let topic = message.topic();
+                if region.is_none() && !is_own {
+                    self.note_retained(&subject_of(topic), entry.position, &message, false);
+                }
                 let is_own_to_come = {
                     let mut echoes = self.echoes.borrow_mut();
                     if is_own {
@@ -316,30 +315,11 @@ impl Core {
 }
 
 impl Core {
-    /// A write of a retained message, which NATS forgets when the message expires. Nobody gets it if it is quiet.
-    pub(super) fn as_retained(
-        &self,
-        mut write: PublishMessage,
-        message: &Message,
-        is_quiet: bool,
-    ) -> PublishMessage {
-        if is_quiet {
-            write = write.header(QUIET, "1");
-        }
-        if message.payload().is_empty() {
-            // A node that was cut off for longer still has the message.
-            write = write.ttl(Duration::from_millis(self.settings.cleared_topic_ms));
-        } else if let Some(left_s) = message.expiry_left_s(message.published_ms()) {
-            write = write.ttl(Duration::from_secs(u64::from(left_s.max(1))));
-        }
-        write
-    }
-
     /// The region that a retained message is from; `None` for this one.
     fn region_of<'a>(&self, subject: &'a str) -> Option<&'a str> {
         self.settings.region.as_ref()?;
         let mut tokens = subject.split('.').skip(2);
-        (tokens.next()? == RETAINED_OF)
+        (tokens.next()? == subjects::RETAINED_OF)
             .then(|| tokens.next())
             .flatten()
     }
@@ -478,6 +458,20 @@ fn is_quiet_at(node: &str, headers: Option<&HeaderMap>) -> bool {
         headers.get(QUIET).is_some()
             || reached.is_some_and(|names| names.as_str().split(' ').any(|name| name == node))
     })
+}
+
+/// A write of a retained message. Nobody gets it if it is quiet.
+pub(super) fn as_retained(write: PublishMessage, is_quiet: bool) -> PublishMessage {
+    if is_quiet {
+        write.header(QUIET, "1")
+    } else {
+        write
+    }
+}
+
+/// The subject of a topic's retained message in this region, without the cluster's name.
+pub(super) fn subject_of(topic: &str) -> String {
+    subjects::retained(&place(topic))
 }
 
 /// The part of a subject that stands for a topic. One that is too long for a subject has its digest.

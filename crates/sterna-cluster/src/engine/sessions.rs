@@ -21,6 +21,7 @@ use crate::owners::{
     number_in,
 };
 use crate::port::{ToShard, Waiting};
+use crate::subjects;
 
 /// How often, 10 ms apart, is looked whether everything is written before a node leaves.
 const LAST_WRITES: usize = 60;
@@ -111,8 +112,16 @@ impl Core {
         if self.has_young_records(longest) {
             (self.owners.borrow_mut()).records_lost(self.fence.now_ms());
         }
+        // From before this node's first record on: one that did not come by would be waited for.
+        let next = loop {
+            match self.end_of_records().await {
+                Ok(end) => break end + 1,
+                Err(why) => tracing::debug!(why, "the end of sessions' records is asked for again"),
+            }
+            retry.wait().await;
+        };
         self.owns_sessions.set(true);
-        self.spawn(Rc::clone(&self).follow_sessions());
+        self.spawn(Rc::clone(&self).follow_sessions(next));
         self.spawn(Rc::clone(&self).hear_of_sessions());
     }
 
@@ -212,7 +221,7 @@ impl Core {
             Action::Tell { node, key, epoch } => {
                 let core = Rc::clone(self);
                 self.spawn(async move {
-                    let subject = core.settings.subject(&format!("ended.{node}"));
+                    let subject = core.settings.subject(&subjects::ended(&node));
                     let own = (&core.settings.node, core.incarnation.get());
                     let line = format!("{FORM} {} {} {} {epoch}", own.0, own.1, hex(key));
                     // The new owner waits for this no longer than for a lease.
@@ -234,6 +243,9 @@ impl Core {
             } => {
                 let core = Rc::clone(self);
                 self.spawn(core.begin_in_place((shard, session), key, epoch));
+            }
+            Action::Overtaken { client_id, by, why } => {
+                self.tell_overtaken(&client_id, by.as_deref(), why);
             }
             Action::Discard { key, epoch } => {
                 let core = Rc::clone(self);
@@ -369,13 +381,13 @@ impl Core {
     }
 
     /// Learns what nodes need of the log, also those that are gone, and the floors of their records.
-    async fn learn_needs(&self) -> Result<(), String> {
-        for filter in ["floor.*", "mark.*"] {
+    pub(super) async fn learn_needs(&self) -> Result<(), String> {
+        for (filter, is_mark) in [(subjects::floor("*"), false), (subjects::mark("*"), true)] {
             let start = DeliverPolicy::LastPerSubject;
-            let mut told = self.follow(SESSIONS, Some(filter), start).await?;
+            let mut told = self.follow(SESSIONS, Some(&filter), start).await?;
             while told.waiting > 0 {
                 let word = told.next().await?;
-                if filter == "mark.*" {
+                if is_mark {
                     self.note_need_of(&word.subject, &word.payload, false);
                 } else {
                     let node = word.subject.rsplit('.').next().unwrap_or_default();
@@ -414,9 +426,7 @@ impl Core {
     }
 
     async fn mark(&self, word: &str) {
-        let subject = self
-            .settings
-            .subject(&format!("mark.{}", self.settings.node));
+        let subject = self.settings.subject(&subjects::mark(&self.settings.node));
         let (needed, settled) = (self.own_need(), self.own_settled_to());
         let incarnation = self.incarnation.get();
         let line = format!("{FORM} {incarnation} {word} {needed} {settled}");
@@ -440,9 +450,16 @@ impl Core {
         }
     }
 
-    async fn follow_sessions(self: Rc<Self>) {
+    /// The last sequence number of sessions' records. Those from before this start are read where they are asked for.
+    async fn end_of_records(&self) -> Result<u64, String> {
+        let stream = self.settings.stream(SESSIONS);
+        let mut stream = (self.jetstream.get_stream(stream).await).map_err(said)?;
+        Ok(stream.info().await.map_err(said)?.state.last_sequence)
+    }
+
+    /// Follows sessions' records from `next` on.
+    async fn follow_sessions(self: Rc<Self>, mut next: u64) {
         let mut retry = Retry::new();
-        let mut next = None;
         loop {
             let Err(why) = self.follow_sessions_once(&mut next).await;
             tracing::debug!(why, "sessions' records are read on");
@@ -451,23 +468,16 @@ impl Core {
         }
     }
 
-    /// `next` is where to read on; `None` before the first.
-    async fn follow_sessions_once(&self, next: &mut Option<u64>) -> Result<Infallible, String> {
-        let start_sequence = if let Some(next) = *next {
-            next
-        } else {
-            // Records from before this start are read where they are asked for.
-            let stream = self.settings.stream(SESSIONS);
-            let mut stream = (self.jetstream.get_stream(stream).await).map_err(said)?;
-            stream.info().await.map_err(said)?.state.last_sequence + 1
+    /// `next` is where to read on.
+    async fn follow_sessions_once(&self, next: &mut u64) -> Result<Infallible, String> {
+        let start = DeliverPolicy::ByStartSequence {
+            start_sequence: *next,
         };
-        *next = Some(start_sequence);
-        let start = DeliverPolicy::ByStartSequence { start_sequence };
         let mut records = self.follow(SESSIONS, None, start).await?;
         loop {
             let record = records.next().await?;
             self.session_passed(&record.subject, record.position, &record.payload);
-            *next = Some(record.position + 1);
+            *next = record.position + 1;
         }
     }
 
@@ -508,7 +518,7 @@ impl Core {
     async fn hear_of_sessions(self: Rc<Self>) {
         let mut retry = Retry::new();
         loop {
-            let subject = format!("ended.{}", self.settings.node);
+            let subject = subjects::ended(&self.settings.node);
             if let Ok(mut words) = self.client.subscribe(self.settings.subject(&subject)).await {
                 retry = Retry::new();
                 while let Some(word) = words.next().await {
@@ -550,8 +560,8 @@ impl Core {
     }
 }
 
-fn subject_of(key: Key) -> String {
-    format!("session.{}", hex(key))
+pub(super) fn subject_of(key: Key) -> String {
+    subjects::session(&hex(key))
 }
 
 fn said(error: impl std::fmt::Display) -> String {
@@ -570,7 +580,7 @@ pub(super) fn hex(key: Key) -> String {
     format!("{:032x}", u128::from_be_bytes(key))
 }
 
-fn unhex(text: &str) -> Option<Key> {
+pub(super) fn unhex(text: &str) -> Option<Key> {
     let number = u128::from_str_radix(text, 16).ok()?;
     (text.len() == 32).then(|| number.to_be_bytes())
 }

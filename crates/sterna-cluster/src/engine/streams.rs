@@ -16,13 +16,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
+use async_nats::jetstream::context::{
+    CreateStreamErrorKind, DeleteStreamError, DeleteStreamErrorKind, GetStreamError,
+    GetStreamErrorKind,
+};
 use async_nats::jetstream::stream::{self, DiscardPolicy, Info, StorageType};
 use tokio::sync::Notify;
 
 use super::regions::OUT;
 use super::{Core, regions};
 use crate::port::{ToShard, Told};
+use crate::subjects;
 
 /// Filters that nodes want.
 pub(super) const NODES: &str = "NODES";
@@ -62,6 +66,11 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// The highest sequence number that was seen.
+    pub(super) const fn highest(&self) -> u64 {
+        self.highest.get()
+    }
+
     pub(super) fn saw(&self, sequence: u64) {
         self.highest.set(self.highest.get().max(sequence));
     }
@@ -77,6 +86,8 @@ pub(super) struct Streams {
     is_kept_lost: Cell<bool>,
     /// Notified when other nodes' filters are to be told again.
     pub(super) is_interest_lost: Notify,
+    /// Notified when bans are to be written again.
+    pub(super) are_bans_lost: Notify,
 }
 
 impl Core {
@@ -104,7 +115,7 @@ impl Core {
     }
 
     /// Gets a stream, or makes it where there is none.
-    async fn make_stream(&self, config: stream::Config) -> Result<Info, String> {
+    pub(super) async fn make_stream(&self, config: stream::Config) -> Result<Info, String> {
         let name = config.name.clone();
         let made = match self.jetstream.get_or_create_stream(config).await {
             Err(error) if was_made_by_another(&error.kind()) => {
@@ -122,9 +133,9 @@ impl Core {
         wanted.map(|(_, config)| config.name).collect()
     }
 
-    fn wanted_streams(&self) -> Vec<(&'static str, stream::Config)> {
+    pub(super) fn wanted_streams(&self) -> Vec<(&'static str, stream::Config)> {
         let settings = &self.settings;
-        let base = |stream: &str, subjects: &[&str]| stream::Config {
+        let base = |stream: &str, subjects: &[String]| stream::Config {
             name: settings.stream(stream),
             subjects: subjects
                 .iter()
@@ -137,42 +148,56 @@ impl Core {
             first_sequence: Some(self.first_sequence(stream)),
             ..stream::Config::default()
         };
-        let last_of_subject = |stream: &str, subjects: &[&str]| stream::Config {
+        let last_of_subject = |stream: &str, subjects: &[String]| stream::Config {
             allow_rollup: true,
-            allow_message_ttl: true,
             ..base(stream, subjects)
         };
+        // An entry of a key says itself until when it holds. One that comes again after that is none.
+        let kept = stream::Config {
+            allow_message_ttl: true,
+            ..last_of_subject(KEPT, &[subjects::kept("*")])
+        };
         // Nobody is waited for that long.
-        let kept = Duration::from_millis(settings.absence_ms.saturating_mul(2) + 60_000);
+        let waits = Duration::from_millis(settings.absence_ms.saturating_mul(2) + 60_000);
         let inbox = stream::Config {
             discard: DiscardPolicy::New,
             max_bytes: i64::try_from(settings.inbox_bytes).unwrap_or(i64::MAX),
-            max_age: kept,
-            duplicate_window: DUPLICATE_WINDOW.min(kept),
-            ..base(INBOX, &["inbox.>"])
+            max_age: waits,
+            duplicate_window: DUPLICATE_WINDOW.min(waits),
+            ..base(INBOX, &[subjects::inbox("*", "*")])
         };
         let log = stream::Config {
             discard: DiscardPolicy::New,
             max_bytes: i64::try_from(settings.log_bytes).unwrap_or(i64::MAX),
             sources: regions::sources_of_log(settings),
-            ..base(LOG, &["log.>"])
+            ..base(LOG, &[subjects::log(">")])
         };
         let retained = stream::Config {
             sources: regions::sources_of_retained(settings),
-            ..last_of_subject(RETAINED, &["retained.>"])
+            ..last_of_subject(RETAINED, &[subjects::retained(">")])
         };
+        let of_nodes = [
+            subjects::join("*"),
+            subjects::want("*", "*"),
+            subjects::came("*"),
+            subjects::ban("*"),
+            subjects::IMPORT.to_owned(),
+        ];
+        let of_sessions = [
+            subjects::session("*"),
+            subjects::mark("*"),
+            subjects::floor("*"),
+        ];
         let mut wanted = vec![
-            (NODES, last_of_subject(NODES, &["node.>"])),
+            (NODES, last_of_subject(NODES, &of_nodes)),
             (INBOX, inbox),
             (RETAINED, retained),
             (LOG, log),
-            (KEPT, last_of_subject(KEPT, &["kept.*"])),
-            (
-                SESSIONS,
-                last_of_subject(SESSIONS, &["session.*", "mark.*", "floor.*"]),
-            ),
+            (KEPT, kept),
+            (SESSIONS, last_of_subject(SESSIONS, &of_sessions)),
         ];
-        wanted.extend(regions::out(settings, base(OUT, &["out.>"])).map(|out| (OUT, out)));
+        let out = subjects::OUT_KINDS.map(|kind| subjects::out(kind, ">"));
+        wanted.extend(regions::out(settings, base(OUT, &out)).map(|out| (OUT, out)));
         wanted
     }
 
@@ -199,6 +224,12 @@ impl Core {
         if let Err(why) = self.make_streams().await {
             tracing::warn!(why, "streams cannot be made again yet");
         }
+    }
+
+    /// A stream is there that was made in place of another.
+    pub(super) fn found_anew(&self, stream: &str, info: &Info) {
+        self.known_stream(stream).made.set(None);
+        self.found_stream(stream, info);
     }
 
     /// A stream is there. Where it is another than before, this node writes again what it knows.
@@ -269,6 +300,7 @@ impl Core {
                 self.untold.borrow_mut().extend(filters);
                 self.untold_arrived.notify_one();
                 self.streams.is_interest_lost.notify_one();
+                self.streams.are_bans_lost.notify_one();
             }
             LOG => {
                 tracing::error!("messages that waited in NATS for sessions are lost");
@@ -338,6 +370,24 @@ impl Core {
         } else {
             self.set_telling(self.streams.telling.get().saturating_sub(1));
         }
+    }
+}
+
+/// Whether NATS says that it has no stream of a name.
+pub(super) fn is_no_stream(error: &GetStreamError) -> bool {
+    match error.kind() {
+        GetStreamErrorKind::JetStream(answer) => answer.error_code() == ErrorCode::STREAM_NOT_FOUND,
+        _ => false,
+    }
+}
+
+/// The same, where one was to be removed.
+pub(super) fn is_none_to_remove(error: &DeleteStreamError) -> bool {
+    match error.kind() {
+        DeleteStreamErrorKind::JetStream(answer) => {
+            answer.error_code() == ErrorCode::STREAM_NOT_FOUND
+        }
+        _ => false,
     }
 }
 

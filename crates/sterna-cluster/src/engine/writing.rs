@@ -128,7 +128,7 @@ impl Core {
             Err(error) => Err(error),
         };
         answer.map(|written| written.sequence).map_err(|error| {
-            if error.kind() == PublishErrorKind::WrongLastSequence {
+            if is_conflict(&error) {
                 return WriteError::Conflict;
             }
             tracing::debug!(%error, subject, "it is not known to be written");
@@ -167,29 +167,59 @@ pub(super) fn as_last(write: PublishMessage) -> PublishMessage {
 
 /// Whether NATS never takes a message, however often it is tried.
 fn is_too_large(error: &PublishError) -> bool {
-    let answer = std::error::Error::source(error);
-    let answer = answer.and_then(|answer| answer.downcast_ref::<jetstream::Error>());
+    let codes = [
+        ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM,
+        ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM,
+    ];
     error.kind() == PublishErrorKind::MaxPayloadExceeded
-        || answer.is_some_and(|answer| {
-            [
-                ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM,
-                ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM,
-            ]
-            .contains(&answer.error_code())
-        })
+        || code_of(error).is_some_and(|code| codes.contains(&code))
+}
+
+/// Whether NATS has not written a message, for the last of its subject is another, or is being written. A stream with
+/// several copies has a code of its own for the latter, for which the client library has no kind.
+pub(super) fn is_conflict(error: &PublishError) -> bool {
+    error.kind() == PublishErrorKind::WrongLastSequence
+        || code_of(error) == Some(ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT)
+}
+
+/// The code of NATS' answer, if it has answered.
+fn code_of(error: &PublishError) -> Option<ErrorCode> {
+    let answer = std::error::Error::source(error)?;
+    let answer = answer.downcast_ref::<jetstream::Error>()?;
+    Some(answer.error_code())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// An answer of NATS for which the client library has no kind.
+    fn answer(code: u64) -> PublishError {
+        let error = format!(r#"{{"code":400,"err_code":{code},"description":"no"}}"#);
+        let error: jetstream::Error = serde_json::from_str(&error).expect("NATS' form");
+        PublishError::with_source(PublishErrorKind::Other, error)
+    }
+
+    /// A stream with several copies refuses what is to follow a message that is still being written.
+    #[test]
+    fn a_write_behind_one_under_way_is_known_not_to_be_written() {
+        for error in [
+            PublishError::new(PublishErrorKind::WrongLastSequence),
+            answer(10_164),
+        ] {
+            assert!(is_conflict(&error), "{error}");
+        }
+        for error in [
+            PublishError::new(PublishErrorKind::TimedOut),
+            PublishError::new(PublishErrorKind::BrokenPipe),
+            answer(10_077),
+        ] {
+            assert!(!is_conflict(&error), "{error}");
+        }
+    }
+
     #[test]
     fn what_is_too_large_is_not_tried_again_and_all_else_is() {
-        let answer = |code: u64| {
-            let error = format!(r#"{{"code":400,"err_code":{code},"description":"no"}}"#);
-            let error: jetstream::Error = serde_json::from_str(&error).expect("NATS' form");
-            PublishError::with_source(PublishErrorKind::Other, error)
-        };
         for error in [
             PublishError::new(PublishErrorKind::MaxPayloadExceeded),
             answer(10_054),

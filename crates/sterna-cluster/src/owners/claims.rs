@@ -4,8 +4,39 @@ use std::sync::Arc;
 
 use sterna_broker::is_will_delayed;
 
-use super::work::{Op, Stage, Work};
-use super::{Action, Begin, Held, Key, Owners, Record, Refusal, Request};
+use super::work::{Op, RETRY_MS, Stage, Work};
+use super::{Action, Begin, Held, Key, Owners, Process, Record, Request};
+
+/// Why a session was not claimed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// NATS did not take the claim in time.
+    Away,
+    /// Another node has claimed it since.
+    TakenOver,
+    /// It belongs to another user.
+    OtherUser,
+}
+
+/// Why a claim has lost its session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Overtaken {
+    /// Another process has written its record over the claim's.
+    Claimed,
+    /// Another process has written its record, and nobody can say whether the claim's was there before it.
+    Unknown,
+}
+
+impl Overtaken {
+    /// The reason in words.
+    #[must_use]
+    pub const fn detail(self) -> &'static str {
+        match self {
+            Self::Claimed => "another node has claimed the session since",
+            Self::Unknown => "another node has the session, and may have taken it from this claim",
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Claim<S> {
@@ -19,14 +50,25 @@ pub(super) struct Claim<S> {
     pub(super) may_be_written: bool,
     /// The epoch in which the earlier owner says that it has ended the session.
     pub(super) ended_in: Option<u64>,
-    /// The sequence number it was written over, where nobody knows whether it was written.
-    pub(super) unsure_over: Option<u64>,
+    /// Where nobody knows whether it was written.
+    pub(super) unsure: Option<Unsure>,
+    /// When it was handed to NATS last.
+    pub(super) written_ms: u64,
     /// The record before, until its will is taken care of.
     pub(super) previous: Option<(u64, Record)>,
     /// Whether the session goes on with what is kept of it.
     pub(super) goes_on: bool,
     /// Whether it begins anew although another is kept.
     pub(super) discards: bool,
+}
+
+/// A claim that may be written: NATS has not answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unsure {
+    /// The sequence number that it was written over.
+    pub(super) over: u64,
+    /// When it was handed to NATS first.
+    pub(super) since_ms: u64,
 }
 
 impl<S> Claim<S> {
@@ -64,7 +106,8 @@ impl<S: Copy> Owners<S> {
             is_abandoned: false,
             may_be_written: false,
             ended_in: None,
-            unsure_over: None,
+            unsure: None,
+            written_ms: 0,
             previous: None,
             goes_on: false,
             discards: false,
@@ -122,19 +165,32 @@ impl<S: Copy> Owners<S> {
         let is_free = (previous.as_ref()).is_none_or(|(_, record)| {
             is_gone || self.harmless_from_ms(now_ms, &record.owner) <= now_ms
         });
+        let last_owner = previous.as_ref().map(|(_, record)| &record.owner.node);
+        let last_owner = last_owner.cloned();
+        let (read_to, gap_ms) = (self.read_to, self.gap_ms);
         let Some(claim) = self.work.get_mut(&key).and_then(Work::claim_mut) else {
             return;
         };
-        if claim.is_abandoned {
+        if claim.request.if_free && !is_free {
+            return self.refuse_overtaken(now_ms, key, None);
+        }
+        if let Some(unsure) = claim.unsure.filter(|unsure| expected > unsure.over) {
+            // Somebody has written: over the claim, or in its place. If it was written, it comes by before that.
+            if gap_ms >= unsure.since_ms {
+                // It may be missing there. Its will may be published, by who has claimed the session since.
+                let why = Overtaken::Unknown;
+                return self.refuse_overtaken(now_ms, key, Some((why, last_owner)));
+            }
+            if read_to < expected {
+                return self.pause(now_ms, key, RETRY_MS);
+            }
+            claim.unsure = None;
+        }
+        // One that may still be written takes a will out of the record: it goes on until that is known.
+        if claim.is_abandoned && claim.unsure.is_none() {
             return self.give_up(now_ms, key);
         }
-        if claim.request.if_free && !is_free {
-            return self.refuse_overtaken(now_ms, key);
-        }
-        if claim.unsure_over.is_some_and(|over| expected > over) {
-            // It may have been written, and its will published by who has claimed the session since.
-            return self.refuse_overtaken(now_ms, key);
-        }
+        claim.written_ms = now_ms;
         let is_others = is_there && user.is_some_and(|user| user != claim.request.user);
         if claim.is_let_in && (is_others || (previous.is_some() && !is_gone)) {
             // Its client came here while this node could not know of the other.
@@ -300,7 +356,12 @@ impl<S: Copy> Owners<S> {
 
     /// A record of another process comes by. A claim that was written before it, and was not granted, is lost.
     /// True where there was one.
-    pub(super) fn overtake_claim(&mut self, now_ms: u64, key: Key, sequence: u64) -> bool {
+    pub(super) fn overtake_claim(
+        &mut self,
+        now_ms: u64,
+        key: Key,
+        (sequence, owner): (u64, &Process),
+    ) -> bool {
         let is_lost = (self.work.get_mut(&key)).is_some_and(|work| {
             work.foreign = work.foreign.max(sequence);
             match work.stage {
@@ -309,14 +370,25 @@ impl<S: Copy> Owners<S> {
             }
         });
         if is_lost {
-            self.refuse_overtaken(now_ms, key);
+            let by = Some(Arc::clone(&owner.node));
+            self.refuse_overtaken(now_ms, key, Some((Overtaken::Claimed, by)));
         }
         is_lost
     }
 
-    pub(super) fn refuse_overtaken(&mut self, now_ms: u64, key: Key) {
+    /// Refuses a claim that is lost. `told` says why and to which node, where operators are to know.
+    pub(super) fn refuse_overtaken(
+        &mut self,
+        now_ms: u64,
+        key: Key,
+        told: Option<(Overtaken, Option<Arc<str>>)>,
+    ) {
         if let Some(claim) = self.work.get_mut(&key).and_then(Work::claim_mut) {
             let session = claim.request.session;
+            if let Some((why, by)) = told.filter(|_| !claim.is_abandoned) {
+                let client_id = Arc::clone(&claim.request.client_id);
+                self.actions.push(Action::Overtaken { client_id, by, why });
+            }
             if claim.is_let_in {
                 self.end_let_in(key);
             } else if !claim.is_abandoned {

@@ -20,6 +20,9 @@ pub struct Fence {
     is_awaited: AtomicBool,
     lapses: AtomicU64,
     is_clock_wrong: AtomicBool,
+    /// Until when clients wait for the first verdict on this node's clock; 0 where they do not, or no more.
+    unjudged_until_ms: AtomicU64,
+    is_judged: AtomicBool,
 }
 
 impl Default for Fence {
@@ -30,6 +33,8 @@ impl Default for Fence {
             is_awaited: AtomicBool::new(false),
             lapses: AtomicU64::new(0),
             is_clock_wrong: AtomicBool::new(false),
+            unjudged_until_ms: AtomicU64::new(0),
+            is_judged: AtomicBool::new(false),
         }
     }
 }
@@ -60,9 +65,28 @@ impl Fence {
         self.is_clock_wrong.load(Ordering::Relaxed)
     }
 
-    /// Notes whether this node's clock is not the cluster's.
+    /// Whether nobody can say yet that this node's clock is the cluster's, and is about to. A client that is let in before
+    /// would lose its session and its will where the clock is wrong.
+    #[must_use]
+    pub fn awaits_clock(&self) -> bool {
+        let until_ms = self.unjudged_until_ms.load(Ordering::Relaxed);
+        until_ms != 0 && self.now_ms() < until_ms
+    }
+
+    /// Has clients wait for the first verdict on this node's clock, at most for this time from now on. Without effect after
+    /// that verdict.
+    pub fn await_clock(&self, for_ms: u64) {
+        if !self.is_judged.load(Ordering::Relaxed) {
+            let until_ms = self.now_ms() + for_ms;
+            self.unjudged_until_ms.store(until_ms, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes a verdict: whether this node's clock is not the cluster's.
     pub fn set_clock_wrong(&self, is_wrong: bool) {
         self.is_clock_wrong.store(is_wrong, Ordering::Relaxed);
+        self.is_judged.store(true, Ordering::Relaxed);
+        self.unjudged_until_ms.store(0, Ordering::Relaxed);
     }
 
     /// Has all shards woken when it is open, by their acknowledgements' way.
@@ -90,6 +114,22 @@ fn clock_ms() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clients_wait_for_the_first_verdict_on_the_clock_and_no_longer() {
+        let fence = Fence::default();
+        assert!(!fence.awaits_clock(), "nobody compares it");
+        fence.await_clock(u64::MAX / 2);
+        assert!(fence.awaits_clock());
+        fence.await_clock(0);
+        assert!(!fence.awaits_clock(), "no answer came in time");
+        fence.await_clock(u64::MAX / 2);
+        fence.set_clock_wrong(true);
+        assert!(!fence.awaits_clock() && fence.has_wrong_clock());
+        fence.set_clock_wrong(false);
+        fence.await_clock(u64::MAX / 2);
+        assert!(!fence.awaits_clock() && !fence.has_wrong_clock());
+    }
 
     #[test]
     fn it_is_shut_until_it_is_opened_and_shuts_by_itself() {

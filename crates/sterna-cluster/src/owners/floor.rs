@@ -47,7 +47,7 @@ impl<S: Copy> Owners<S> {
     }
 
     /// A record as it counts: one below the floor says that its session has ended.
-    pub(super) fn as_it_counts(&self, sequence: u64, record: Record) -> Record {
+    pub(crate) fn as_it_counts(&self, sequence: u64, record: Record) -> Record {
         if !self.is_below_floor(sequence, &record.owner) {
             return record;
         }

@@ -36,6 +36,7 @@ mod work;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+pub use claims::{Overtaken, Refusal};
 pub use fence::Fence;
 pub use floor::Floor;
 pub use record::{Key, Process, Record};
@@ -61,17 +62,6 @@ impl Terms {
     const fn grace_ms(self) -> u64 {
         self.lease_ms + self.lease_ms / 8
     }
-}
-
-/// Why a session was not claimed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
-    /// NATS did not take the claim in time.
-    Away,
-    /// Another node has claimed it since.
-    TakenOver,
-    /// It belongs to another user.
-    OtherUser,
 }
 
 /// A session is wanted.
@@ -137,6 +127,15 @@ pub enum Action<S> {
         key: Key,
         /// Whether the session may begin, and how.
         result: Result<Begin, Refusal>,
+    },
+    /// Note for operators that a claim is refused, or a client that was let in is ended.
+    Overtaken {
+        /// The client identifier.
+        client_id: Arc<str>,
+        /// The node that has the session, where that is known.
+        by: Option<Arc<str>>,
+        /// The reason.
+        why: Overtaken,
     },
     /// Bring what is kept of a session that is away to a shard of this node: [`Owners::was_adopted`], or
     /// [`Owners::was_not_adopted`].
@@ -394,6 +393,8 @@ impl<S: Copy> Owners<S> {
         self.is_doubtful = was_silent || (self.is_doubtful && !self.forgotten.is_empty());
         self.forgotten = self.held.keys().copied().collect();
         self.lost_until_ms = now_ms + self.terms.grace_ms();
+        // Records of the stream before come by nowhere.
+        self.gap_ms = now_ms;
         self.sure_until_ms = 0;
         self.unsure_marks.clear();
         self.open_until_ms = 0;
@@ -694,7 +695,7 @@ impl<S: Copy> Owners<S> {
         if is_lost {
             self.held.remove(&key);
         }
-        if self.overtake_claim(now_ms, key, sequence) {
+        if self.overtake_claim(now_ms, key, (sequence, &record.owner)) {
             return self.remember(now_ms, key);
         }
         if is_lost {

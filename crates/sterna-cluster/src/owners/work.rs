@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use sterna_broker::Testator;
 
-use super::claims::Claim;
-use super::{Action, Key, Owners, Process, Record, Refusal, WriteError};
+use super::claims::{Claim, Unsure};
+use super::{Action, Key, Overtaken, Owners, Process, Record, Refusal, WriteError};
 
 /// Time after which something that failed is tried again.
-const RETRY_MS: u64 = 200;
-/// The same after somebody else was quicker.
+pub(super) const RETRY_MS: u64 = 200;
+/// The same after somebody else was quicker. It doubles with each time: NATS may be at a write that it does not finish.
 const CONFLICT_RETRY_MS: u64 = 5;
 
 /// The will of a session's last connection, and the user of that.
@@ -71,6 +71,8 @@ pub(super) struct Work<S> {
     pub(super) serial: u64,
     /// The sequence number that was written over.
     pub(super) expected: u64,
+    /// How often somebody else was quicker.
+    pub(super) conflicts: u32,
     /// The last record of another process that has come by meanwhile.
     pub(super) foreign: u64,
     pub(super) wake_ms: u64,
@@ -189,6 +191,7 @@ impl<S: Copy> Owners<S> {
             attempt: 0,
             serial: 0,
             expected: 0,
+            conflicts: 0,
             foreign: 0,
             wake_ms: 0,
         });
@@ -484,12 +487,22 @@ impl<S: Copy> Owners<S> {
         }
         match answer {
             Ok(sequence) => self.is_written(now_ms, key, sequence),
-            Err(WriteError::Conflict) => self.pause(now_ms, key, CONFLICT_RETRY_MS),
-            Err(WriteError::Unknown) => {
+            Err(WriteError::Conflict) => {
+                let mut for_ms = RETRY_MS;
                 if let Some(work) = self.work.get_mut(&key) {
-                    let expected = work.expected;
+                    for_ms = for_ms.min(CONFLICT_RETRY_MS << work.conflicts.min(16));
+                    work.conflicts += 1;
+                }
+                self.pause(now_ms, key, for_ms);
+            }
+            Err(WriteError::Unknown) => {
+                let hears = self.read_to != 0;
+                if let Some(work) = self.work.get_mut(&key) {
+                    let over = work.expected;
                     if let Some(claim) = work.claim_mut() {
-                        claim.unsure_over.get_or_insert(expected);
+                        // A claim from before this node read anything may never come by.
+                        let since_ms = if hears { claim.written_ms } else { 0 };
+                        claim.unsure.get_or_insert(Unsure { over, since_ms });
                     }
                 }
                 self.pause(now_ms, key, RETRY_MS);
@@ -507,7 +520,7 @@ impl<S: Copy> Owners<S> {
             self.inherit_will(key);
             if is_overtaken {
                 // Another record has been written over it, so it will not come by.
-                self.refuse_overtaken(now_ms, key);
+                self.refuse_overtaken(now_ms, key, Some((Overtaken::Claimed, None)));
             }
             return;
         }
@@ -571,9 +584,15 @@ impl<S: Copy> Owners<S> {
 
     /// A shard has a session that was adopted, or the session has ended.
     pub fn was_adopted(&mut self, now_ms: u64, key: Key) {
-        if (self.work.get(&key)).is_some_and(|work| work.stage == Stage::Adopting) {
-            self.finish(now_ms, key);
-        }
+        let Some(work) = (self.work.get_mut(&key)).filter(|work| work.stage == Stage::Adopting)
+        else {
+            return;
+        };
+        // A client that was refused meanwhile would end the session which the shard has now.
+        work.ops.retain(
+            |op| !matches!(op, Op::Claim(claim) if claim.is_abandoned && !claim.may_be_written),
+        );
+        self.finish(now_ms, key);
     }
 
     /// A shard could not take a session that was adopted: another client waits there for the answer to its claim of it.
@@ -604,6 +623,7 @@ impl<S: Copy> Owners<S> {
             work.ops.pop_front();
             work.serial = 0;
             work.attempt = 0;
+            work.conflicts = 0;
             work.stage = Stage::Pausing;
             self.begin(now_ms, key);
         }

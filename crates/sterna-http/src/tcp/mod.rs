@@ -49,6 +49,9 @@ const RESET_WINDOW_MS: u64 = 10_000;
 const TOO_SLOW: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
+/// The interim answer that every client of HTTP/1.1 can pass over (RFC 9110, section 15.2).
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
 /// A connection of HTTP/2 or HTTP/1.1.
 #[derive(Debug)]
 pub(crate) struct Carrier {
@@ -78,8 +81,8 @@ pub(crate) struct Carrier {
     /// Requests that were given up, less those that time has made up for.
     resets: u64,
     resets_ms: u64,
-    /// The client has ended its side, and still gets its answers.
-    is_ending: bool,
+    /// The client has ended its side and still gets its answers, which the transport has yet to be told.
+    keeps_open: bool,
     /// Bytes that the transport had taken over at its last progress, and the time of that.
     taken_over_bytes: u64,
     taken_over_ms: u64,
@@ -142,7 +145,7 @@ impl Carrier {
             rest_ms: now_ms + REST_MS,
             resets: 0,
             resets_ms: now_ms,
-            is_ending: false,
+            keeps_open: false,
             taken_over_bytes: 0,
             taken_over_ms: now_ms,
             is_over: false,
@@ -163,6 +166,7 @@ impl Carrier {
         let mut builder = http1::Builder::new();
         builder
             .auto_date_header(false)
+            .half_close(true)
             .header_read_timeout(None)
             .max_header_size(head_bytes)
             .max_buf_size(head_bytes.max(8192));
@@ -254,31 +258,35 @@ impl Carrier {
         self.head_deadline_ms.get_or_insert(deadline_ms);
     }
 
-    /// The client has ended its side: it does not wait for answers that are missing now.
+    /// The client has ended its side: it asks nothing more. In HTTP/1.1 what it has asked is answered to its end, and
+    /// the library ends the connection behind that. HTTP/2 needs both sides.
     pub(crate) fn finished(&mut self, app: &mut dyn Application) {
-        self.is_ending = matches!(self.engine, Engine::Http1(_)) && self.is_answering();
-        if self.is_ending {
-            return;
-        }
         self.pipe.borrow_mut().end();
         self.settle(app);
-        self.is_over = true;
+        self.is_over |= !matches!(self.engine, Engine::Http1(_));
+        if !self.is_over {
+            self.keeps_open = true;
+            self.probe();
+            app.half_closed(self);
+        }
     }
 
-    /// Whether an answer that is complete has not been written as a whole.
-    fn is_answering(&self) -> bool {
+    /// Shows a client without an answer that its request is not forgotten. One that has closed both directions is
+    /// found out by that: to its end alone it looks the same.
+    fn probe(&self) {
         let hall = self.hall.borrow();
-        hall.answers.is_empty() && (hall.queued_bytes.get() > 0 || !self.pipe.borrow().has_room())
+        let waits = |answer: &Rc<RefCell<Answer>>| answer.borrow().awaits_head();
+        let mut pipe = self.pipe.borrow_mut();
+        // Earlier answers are written as a whole where there is room: the library has one request at a time.
+        if hall.answers.values().any(waits) && pipe.has_room() {
+            pipe.write(CONTINUE);
+        }
     }
 
     /// There is room again.
     pub(crate) fn writable(&mut self, app: &mut dyn Application) {
         if std::mem::take(&mut self.is_full) {
             app.writable(self);
-        }
-        if self.is_ending {
-            self.settle(app);
-            self.finished(app);
         }
     }
 
@@ -479,7 +487,10 @@ impl Carrier {
     }
 
     /// Hands over what the step has written; returns how many bytes it were.
-    pub(crate) fn flush(&self, net: &mut dyn Network, is_paced: bool) -> u64 {
+    pub(crate) fn flush(&mut self, net: &mut dyn Network, is_paced: bool) -> u64 {
+        if std::mem::take(&mut self.keeps_open) {
+            net.keep_half_closed(self.id);
+        }
         self.pipe.borrow_mut().flush(net, self.id, is_paced)
     }
 

@@ -110,6 +110,8 @@ pub(super) struct Answer {
     pub(super) deadline_ms: Option<u64>,
     pub(super) is_late: bool,
     pub(super) is_head: bool,
+    /// The client knows interim answers, as in HTTP/1.0 none does.
+    knows_interim: bool,
     /// The response, until the library has it.
     pub(super) head: Option<(StatusCode, HeaderMap)>,
     /// A response has begun.
@@ -138,6 +140,11 @@ impl Answer {
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
+    }
+
+    /// Whether nothing of the answer has come, and an interim answer may.
+    pub(super) const fn awaits_head(&self) -> bool {
+        self.knows_interim && self.is_told && !self.has_begun
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
@@ -289,6 +296,7 @@ impl Exchange {
         let answer = Answer {
             deadline_ms: Some(shared.now_ms + shared.limits.content_timeout_ms),
             is_head: head.method == http::Method::HEAD,
+            knows_interim: head.version == Version::HTTP_11,
             of_connection: Rc::clone(&shared.queued_bytes),
             ..Answer::default()
         };

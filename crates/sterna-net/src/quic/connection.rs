@@ -8,17 +8,18 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use quinn_proto::{
-    Connection, ConnectionError, ConnectionEvent, Event, StreamEvent, StreamId, Transmit,
-    TransportErrorCode, VarInt,
+    Connection, ConnectionError, ConnectionEvent, Event, StreamEvent, StreamId, TransportErrorCode,
+    VarInt,
 };
 use sterna_quic::{PathMemory, SavedPath};
 
 use super::QuicConfig;
 use super::driver::Parcel;
 use super::event::{Counters, DriverEvent, EventKind, Key};
-use super::figures::{Built, Figures, Moving};
+use super::figures::Figures;
 use super::gaps::Gaps;
 use super::half_open::HalfOpen;
+use super::moving::Moving;
 use super::outgoing::{Pool, StreamQueues};
 use super::path_memory::{self, Noted, Ticket};
 use super::refusals::{self, Refusals};
@@ -140,8 +141,10 @@ pub(super) struct Connected {
     pub(super) opened: [u64; 2],
     pub(super) credit: StreamCredit,
     pub(super) figures: Figures,
-    moving: Option<Box<Moving>>,
-    trace: Option<Box<Tracer>>,
+    pub(super) moving: Option<Box<Moving>>,
+    /// Whether the library puts a path challenge into each packet to the peer's address.
+    pub(super) is_challenging: bool,
+    pub(super) trace: Option<Box<Tracer>>,
     /// The ticket that the client holds, where paths are remembered.
     pub(super) ticket: Option<Ticket>,
     /// One of its address's.
@@ -181,6 +184,7 @@ impl Connected {
             credit: StreamCredit::default(),
             figures: Figures::default(),
             moving: None,
+            is_challenging: false,
             trace: None,
             ticket: None,
             place: None,
@@ -212,6 +216,7 @@ impl Connected {
     /// Takes a datagram that the endpoint routed here, from the given address.
     pub(super) fn input(&mut self, shared: &mut Shared, event: ConnectionEvent, from: SocketAddr) {
         let before = self.quic.remote_address();
+        let asked = self.asked_while_challenging();
         tls::has_read_handshake();
         self.quic.handle_event(event);
         if tls::has_read_handshake() {
@@ -219,37 +224,8 @@ impl Connected {
         }
         self.heed_blocked(shared);
         self.notice_address(shared, before);
-        if let Some(moving) = &mut self.moving
-            && from == self.quic.remote_address()
-            && moving.heard(&self.quic)
-            && moving.unproved.holds_back()
-        {
-            // The next packet shows whether that was the right answer: as a rule, the acknowledgement of the answer.
-            // Datagrams that are held back wait for it, and a PING makes it leave at once.
-            self.quic.ping();
-        }
+        self.heed_challenge(from, asked);
         self.trace_metrics(shared);
-    }
-
-    /// Builds the next datagrams, and notices by them that the client has proved its new address.
-    pub(super) fn poll_transmit(
-        &mut self,
-        shared: &mut Shared,
-        most: usize,
-        buffer: &mut Vec<u8>,
-    ) -> Option<Transmit> {
-        if !self.moving.as_ref().is_some_and(|it| it.is_answered()) {
-            return self.quic.poll_transmit(shared.now, most, buffer);
-        }
-        let built = Built::of(&self.quic);
-        let transmit = self.quic.poll_transmit(shared.now, most, buffer)?;
-        if transmit.destination == self.quic.remote_address()
-            && let Some(moving) = self.moving.take_if(|it| it.is_proved(&self.quic, built))
-        {
-            shared.released.extend(moving.unproved.into_held());
-            self.moved(shared);
-        }
-        Some(transmit)
     }
 
     /// The client has shown that it reads at its address.
@@ -372,37 +348,6 @@ impl Connected {
             self.trace_metrics(shared);
         }
         due
-    }
-
-    /// Notices that the peer sends from another address. Also notices that the library returned to
-    /// the old one because the new one proved nothing.
-    fn notice_address(&mut self, shared: &Shared, before: SocketAddr) {
-        let peer = self.quic.remote_address();
-        if peer == before {
-            return;
-        }
-        let known = self.moving.take().map_or(before, |moving| {
-            self.figures.unproved_bytes += moving.unproved.sent_bytes() as u64;
-            moving.known
-        });
-        if peer != known {
-            self.moving = Some(Box::new(Moving::from(known, &self.quic, &self.figures)));
-        }
-        // Bytes in flight count per path, and the library (quinn-proto 0.11.19) leaves the loss
-        // timer unchanged. With nothing in flight on the current path, losses of the other one
-        // would not be sent again. A PING puts bytes in flight.
-        self.quic.ping();
-        if let Some(trace) = &mut self.trace {
-            trace.path(shared.now, peer);
-        }
-    }
-
-    /// Tells the handler of the peer's address.
-    fn moved(&mut self, shared: &mut Shared) {
-        let peer = self.quic.remote_address();
-        self.figures.migrations = self.figures.migrations.saturating_add(1);
-        shared.counters.migrations += 1;
-        self.emit(shared, EventKind::PeerAddressChanged { peer });
     }
 
     // --- Trace -----------------------------------------------------------------------------------

@@ -1,13 +1,11 @@
 //! Figures that a connection's statistics need and the library does not count.
 
-use std::net::SocketAddr;
 use std::time::Instant;
 
-use quinn_proto::{Connection, ConnectionStats, Dir};
+use quinn_proto::{Connection, Dir, FrameStats};
 use sterna_quic::Meter;
 
 use super::connection::{Connected, Shared};
-use super::unproved::{AMPLIFICATION, Unproved};
 use crate::{EarlyData, PathStatistics};
 
 /// Least time between two updates of the memory of a path in use.
@@ -32,7 +30,7 @@ pub(super) struct Figures {
     saved_window: u32,
     open_streams: u16,
     /// Length of the client's first datagram, which the library's figures leave out.
-    first_bytes: u16,
+    pub(super) first_bytes: u16,
     /// Whether a timer has just come up that may have been the probe timeout.
     suspected: bool,
     /// Whether the client sent 0-RTT packets.
@@ -42,65 +40,31 @@ pub(super) struct Figures {
     pub(super) resumed: bool,
 }
 
-/// A peer whose new address is not validated yet.
-pub(super) struct Moving {
-    /// The address that the handler knows.
-    pub(super) known: SocketAddr,
-    /// Bytes to the new address.
-    pub(super) unproved: Unproved,
-    /// Responses to path challenges at the last look.
-    responses: u64,
-    /// Whether one has come that may be the right one.
-    is_answered: bool,
-}
-
-/// Counts of packets that were built, which show whether the library takes an address for validated.
-///
-/// The library (quinn-proto 0.11.19, `populate_packet`) puts a path challenge into each packet to an address until
-/// it has got the right response from there. It does not tell of that otherwise. It also counts wrong responses.
-/// Only probes of the size of datagrams carry no challenge in any case.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Built {
-    challenges: u64,
-    size_probes: u64,
-}
-
-impl Built {
-    pub(super) fn of(quic: &Connection) -> Self {
-        let stats = quic.stats();
-        Self {
-            challenges: stats.frame_tx.path_challenge,
-            size_probes: stats.path.sent_plpmtud_probes,
-        }
-    }
-}
-
-/// Frames sent that ask for an acknowledgement (RFC 9000, section 13.2).
-fn eliciting(stats: &ConnectionStats) -> u32 {
-    let sent = &stats.frame_tx;
+/// Frames sent, or received, that ask for an acknowledgement (RFC 9000, section 13.2).
+pub(super) fn eliciting(counted: &FrameStats) -> u32 {
     let frames = [
-        u64::from(sent.handshake_done),
-        sent.ack_frequency,
-        sent.crypto,
-        sent.data_blocked,
-        sent.datagram,
-        sent.immediate_ack,
-        sent.max_data,
-        sent.max_stream_data,
-        sent.max_streams_bidi,
-        sent.max_streams_uni,
-        sent.new_connection_id,
-        sent.new_token,
-        sent.path_challenge,
-        sent.path_response,
-        sent.ping,
-        sent.reset_stream,
-        sent.retire_connection_id,
-        sent.stream,
-        sent.stop_sending,
-        sent.stream_data_blocked,
-        sent.streams_blocked_bidi,
-        sent.streams_blocked_uni,
+        u64::from(counted.handshake_done),
+        counted.ack_frequency,
+        counted.crypto,
+        counted.data_blocked,
+        counted.datagram,
+        counted.immediate_ack,
+        counted.max_data,
+        counted.max_stream_data,
+        counted.max_streams_bidi,
+        counted.max_streams_uni,
+        counted.new_connection_id,
+        counted.new_token,
+        counted.path_challenge,
+        counted.path_response,
+        counted.ping,
+        counted.reset_stream,
+        counted.retire_connection_id,
+        counted.stream,
+        counted.stop_sending,
+        counted.stream_data_blocked,
+        counted.streams_blocked_bidi,
+        counted.streams_blocked_uni,
     ];
     frames
         .iter()
@@ -144,7 +108,7 @@ impl Figures {
 
     /// Whether everything that asks for an acknowledgement has one, as far as it was sent.
     fn is_settled(&self, quic: &Connection, origin: Instant) -> bool {
-        if eliciting(&quic.stats()) != self.eliciting {
+        if eliciting(&quic.stats().frame_tx) != self.eliciting {
             return false; // sent in this very turn
         }
         let meter = Meter::of(quic);
@@ -160,7 +124,7 @@ impl Figures {
     /// Updates the figures after the connection's turn; returns its congestion window.
     fn after_sending(&mut self, quic: &Connection, now_ms: u32, keep_alive_ms: u32) -> u64 {
         let stats = quic.stats();
-        let eliciting = eliciting(&stats);
+        let eliciting = eliciting(&stats.frame_tx);
         let suspected = std::mem::take(&mut self.suspected);
         if eliciting != self.eliciting {
             let since_ms = now_ms.wrapping_sub(self.elicited_ms);
@@ -174,52 +138,6 @@ impl Figures {
             self.elicited_ms = now_ms;
         }
         stats.path.cwnd
-    }
-}
-
-impl Moving {
-    /// A peer that has left the address that the handler knows.
-    ///
-    /// A path challenge goes to the new address even if fewer bytes came from there than it takes (RFC 9000, section
-    /// 8.2.1). But all bytes to addresses without a proof keep to the limit of section 8. It is three times the bytes
-    /// that the peer has sent, from any address. An answer earns more than the next challenge costs. A peer that forges
-    /// addresses soon has nothing left.
-    pub(super) fn from(known: SocketAddr, quic: &Connection, figures: &Figures) -> Self {
-        let stats = quic.stats();
-        let received_bytes = stats.udp_rx.bytes + u64::from(figures.first_bytes);
-        let unproved_bytes = figures.unproved_bytes + u64::from(stats.path.current_mtu);
-        let is_challenge_due = unproved_bytes <= AMPLIFICATION as u64 * received_bytes;
-        Self {
-            known,
-            unproved: Unproved::moved(quic.remote_address(), is_challenge_due),
-            responses: stats.frame_rx.path_response,
-            is_answered: false,
-        }
-    }
-
-    /// Takes note of a datagram from the new address; returns whether it has a response to a challenge. That need
-    /// not be the right one, nor be to the challenge of this address.
-    pub(super) fn heard(&mut self, quic: &Connection) -> bool {
-        let responses = quic.stats().frame_rx.path_response;
-        let has_response = responses > self.responses;
-        self.responses = responses;
-        self.is_answered |= has_response;
-        has_response
-    }
-
-    /// Takes note of packets to the new address that follow what was `built` before; returns whether they show that
-    /// the answer was the right one.
-    pub(super) fn is_proved(&mut self, quic: &Connection, built: Built) -> bool {
-        let now = Built::of(quic);
-        if now.challenges != built.challenges {
-            self.is_answered = false;
-        }
-        self.is_answered && now == built && !quic.is_closed()
-    }
-
-    /// Whether the next packets show if the peer has proved its address.
-    pub(super) const fn is_answered(&self) -> bool {
-        self.is_answered
     }
 }
 

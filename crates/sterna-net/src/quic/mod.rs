@@ -19,6 +19,7 @@ mod event;
 mod figures;
 mod gaps;
 mod half_open;
+mod moving;
 mod newcomers;
 mod outgoing;
 mod path_memory;

@@ -133,6 +133,8 @@ pub(super) struct Connection {
     pub(super) hangup: Hangup,
     /// The peer's end of the stream was read.
     pub(super) ended: bool,
+    /// The handler has an answer for a peer that has ended its side, however long that takes.
+    pub(super) kept_half_closed: bool,
     /// Whether the handler does not want to read.
     pub(super) pause: Pause,
     /// It is in the list of connections to write to.
@@ -195,6 +197,7 @@ impl Connection {
             readable: false,
             hangup: Hangup::None,
             ended: false,
+            kept_half_closed: false,
             pause: Pause::NEVER,
             dirty: false,
             blocked: false,

@@ -241,11 +241,15 @@ impl Core {
         self.end(id, CloseReason::Failed(format!("PROXY protocol: {detail}")));
     }
 
-    /// Whether the handler still has to do with what came before the peer's end: a pause of it lasts, or has just ended.
+    /// Whether the handler still has to do with what came before the peer's end: it has an answer, or a pause of it lasts or
+    /// has just ended.
     fn is_at_work(&mut self, id: ConnectionId) -> bool {
         let Some(connection) = self.connections.get_mut(id) else {
             return false;
         };
+        if connection.kept_half_closed {
+            return true;
+        }
         let half_closed_ms = self.config.half_closed_timeout_ms;
         let most_ms = if connection.pause.is_on() {
             self.config.paused_timeout_ms
@@ -618,6 +622,12 @@ impl Network for Core {
                 self.enqueue(connection);
             }
             self.limit_pause(connection);
+        }
+    }
+
+    fn keep_half_closed(&mut self, connection: ConnectionId) {
+        if let Some(entry) = self.connections.get_mut(connection) {
+            entry.kept_half_closed = true;
         }
     }
 

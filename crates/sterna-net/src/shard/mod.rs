@@ -242,6 +242,11 @@ impl<H: Handler> Shard<H> {
         if !tokens::same_generation(cut, id.generation) {
             return;
         }
+        // Nobody reads any more what would show this.
+        if event.is_error() && connection.ended && connection.kept_half_closed {
+            let reason = connection.loss();
+            return self.core.end(id, reason);
+        }
         if (event.is_read_closed() || event.is_error()) && connection.hangup == Hangup::None {
             connection.hangup = Hangup::Reported;
         }

@@ -303,3 +303,85 @@ fn streams_are_opened_before_the_new_address_is_validated() {
     world.run_for(RTT);
     assert_eq!(moves(&world), [address("203.0.113.77:40000")]);
 }
+
+/// Acknowledgements to a new address carry a path challenge and its padding, which fill a small congestion window. Where
+/// the last of them are lost, the server still finds out and goes on.
+#[test]
+fn lost_challenges_do_not_fill_the_window_for_ever() {
+    for first_fates in [
+        [
+            Fate::Drop,
+            Fate::Deliver,
+            Fate::Drop,
+            Fate::Drop,
+            Fate::Drop,
+        ],
+        [
+            Fate::Deliver,
+            Fate::Drop,
+            Fate::Drop,
+            Fate::Drop,
+            Fate::Drop,
+        ],
+    ] {
+        let (mut world, client, stream, key) = connected();
+        world.reaction = Box::new(|_, _| ());
+        // Losses leave the least window there is.
+        let mtu = u64::from(world.server.path(key).mtu_bytes);
+        let mut expected = 0;
+        while world.server.path(key).congestion_window_bytes > 2 * mtu {
+            let mut sent = 0;
+            world.rule = Box::new(move |crossing| {
+                sent += usize::from(!crossing.to_server);
+                if sent == 1 && !crossing.to_server {
+                    Fate::Drop
+                } else {
+                    Fate::Deliver
+                }
+            });
+            world.server.send(key, stream, &[7; 2_000]);
+            expected += 2_000;
+            assert!(
+                expected < 100_000,
+                "it shrinks with each loss: {:?}",
+                world.server.path(key)
+            );
+            world.run_for(RTT * 100);
+        }
+        assert_eq!(world.clients[client].received[&stream.0].len(), expected);
+
+        // The client moves. Two of its packets at a time are acknowledged at once, and permit a challenge.
+        world.clients[client].address = address("198.51.100.7:40000");
+        let mut fates = first_fates.into_iter();
+        world.rule = Box::new(move |crossing| {
+            if crossing.to_server {
+                Fate::Deliver
+            } else {
+                fates.next().unwrap_or(Fate::Deliver)
+            }
+        });
+        for _ in 0..4 {
+            for _ in 0..2 {
+                world.write(client, stream, &[9; 1_000], false);
+                world.drive_client(client);
+            }
+            world.run_for(Duration::from_millis(2));
+        }
+        world.run_for(RTT * 2);
+        // What it is told now arrives, and what it says is acknowledged.
+        world.server.send(key, stream, &[8; 5_000]);
+        for _ in 0..10 {
+            world.write(client, stream, b"x", false);
+            world.run_for(Duration::from_secs(1));
+        }
+        let received = world.clients[client].received[&stream.0].len();
+        assert_eq!(received, expected + 5_000, "{first_fates:?}");
+        assert_eq!(world.arrived(key, stream).len(), 8_010);
+        assert_eq!(moves(&world), [address("198.51.100.7:40000")]);
+        let unsettled = world.clients[client].connection.stats();
+        let sent = unsettled.udp_tx.datagrams;
+        world.run_for(Duration::from_secs(60));
+        let later = world.clients[client].connection.stats().udp_tx.datagrams;
+        assert_eq!(sent, later, "the client has nothing to probe for");
+    }
+}

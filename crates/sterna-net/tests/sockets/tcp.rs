@@ -443,6 +443,40 @@ fn a_connection_that_has_ended_is_kept_while_it_is_paused() {
     }
 }
 
+/// A handler with an answer that takes longer keeps the connection. That the peer has closed both sides shows when something is sent.
+#[test]
+fn a_connection_that_is_kept_half_closed_lasts_as_long_as_its_peer() {
+    let mut setup = setup();
+    setup.close_on_end = false;
+    setup.config.half_closed_timeout_ms = 50;
+    let server = setup.start();
+    let mut client = connect(server.address());
+    let id = server.log.wait_opened();
+    client.shutdown(Shutdown::Write).unwrap();
+    server.log.wait("the end", |seen| {
+        (*seen == Seen::Finished(id, StreamId::FIRST)).then_some(())
+    });
+    server.run(0, move |_, net| net.keep_half_closed(id));
+    // Deadlines pass in their order, so those of the first have passed when a later one's have.
+    for _ in 0..3 {
+        server.log.forget();
+        drop(connect(server.address()));
+        let later = server.log.wait_opened();
+        assert_eq!(server.log.wait_closed(later), CloseReason::TimedOut);
+    }
+    server.run(0, move |_, net| net.send(id, StreamId::FIRST, b"late"));
+    let mut received = [0; 4];
+    client.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"late");
+    assert!(server.run(0, move |_, net| net.info(id).is_some()));
+    // The first bytes are answered by a reset, which nobody reads.
+    drop(client);
+    server.log.forget();
+    server.run(0, move |_, net| net.send(id, StreamId::FIRST, b"to nobody"));
+    server.log.wait_closed(id);
+    server.stop();
+}
+
 #[test]
 fn letters_come_in_batches_and_across_shards() {
     const LETTERS: u64 = 1_000;

@@ -235,6 +235,14 @@ impl Desk<'_, '_> {
         }
     }
 
+    /// Names this node in what it alone has done; nothing where there is no cluster.
+    pub(super) fn said_by_node(&self, mut value: Value) -> Value {
+        if let Some(node) = self.admin.sources.node() {
+            value["node"] = node.into();
+        }
+        value
+    }
+
     /// The process has obeyed an order, or not.
     pub(super) fn obeyed(
         &self,
@@ -257,9 +265,9 @@ impl Desk<'_, '_> {
                             "lost_sessions": lost.sessions,
                             "judging": is_judging,
                         });
-                        Done::new(id, 200, Some(value))
+                        Done::new(id, 200, Some(self.said_by_node(value)))
                     }
-                    Order::Drain => Done::new(id, 202, None),
+                    Order::Drain => Done::new(id, 202, Some(self.said_by_node(json!({})))),
                 };
                 done.tell(out);
             }

@@ -12,7 +12,7 @@ use super::changes::Change;
 use super::desk::Desk;
 use super::floor::of_node;
 use crate::audit::Outcome;
-use crate::bans::{Ban, Banned, TooManyBans};
+use crate::bans::{BY_HAND, Ban, Banned, TooManyBans};
 use crate::config::AddressPrefix;
 use crate::http::{ProblemKind as Kind, Trouble};
 use crate::judge::announce_bans;
@@ -103,10 +103,11 @@ impl Desk<'_, '_> {
                 address,
                 nameless: false,
             };
-            self.cx.bans.lift_same(&banned)
+            self.cx.bans.lift_same(self.cx.now_ms, &banned)
         } else {
             let number = call.argument.parse();
-            number.ok().and_then(|number| self.cx.bans.lift(number))
+            let number = number.ok();
+            number.and_then(|number| self.cx.bans.lift(self.cx.now_ms, number))
         };
         let Some((number, ban)) = lifted else {
             return Err(missing(Kind::NoBan));
@@ -163,7 +164,7 @@ impl Desk<'_, '_> {
         let ban = Ban {
             banned,
             reason: wanted.reason.unwrap_or_default(),
-            cause: "operator".into(),
+            cause: BY_HAND.into(),
             since_ms: now_ms,
             until_ms: wanted.expiry_s.map(|s| now_ms + u64::from(s) * 1000),
         };

@@ -335,7 +335,11 @@ impl Desk<'_, '_> {
                 "the message was delivered, but there is no room to retain it",
             ),
             Retention::NotAsked | Retention::Stored | Retention::Cleared | Retention::Absent => {
-                let done = Done::new(id, 200, Some(json!({ "matched": routed.matched })));
+                let done = Done::new(
+                    id,
+                    200,
+                    Some(self.said_by_node(json!({ "matched": routed.matched }))),
+                );
                 let listener = self.listener_index();
                 let promise = Promise::of_message(self.cx, listener, subject, &wanted.topic, kind);
                 self.tell(out, promise.at(routed.token), done);

@@ -13,9 +13,6 @@ use crate::http::{ProblemKind as Kind, Trouble};
 use crate::mail::admin::Body;
 use crate::watch::{Events, Subject};
 
-/// Time after which a trace ends that no node asks about, in milliseconds.
-const UNASKED_MS: u64 = 10_000;
-
 /// The subject of a trace, as nodes ask each other.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub(super) struct Wanted {
@@ -130,6 +127,7 @@ impl Desk<'_, '_> {
         wanted: Wanted,
     ) -> Result<(), Trouble> {
         let now_ms = self.cx.now_ms;
+        let unasked_ms = u64::from(self.cx.policy.admin.unasked_trace_ms);
         let mut open = self.admin.far_traces.open.iter();
         let known = open.find(|trace| trace.node == node && trace.key == wanted.key);
         let number = known.map(|trace| trace.number);
@@ -144,7 +142,7 @@ impl Desk<'_, '_> {
             let number = self.begin_far_trace(node, wanted)?;
             Done::new(id, 200, Some(json!({ "lost": 0, "events": [] }))).tell(out);
             if let Some(trace) = self.admin.far_traces.of(number) {
-                trace.until_ms = now_ms + UNASKED_MS;
+                trace.until_ms = now_ms + unasked_ms;
             }
             return Ok(());
         };
@@ -152,7 +150,7 @@ impl Desk<'_, '_> {
         let Some(trace) = self.admin.far_traces.of(number) else {
             return Ok(());
         };
-        trace.until_ms = now_ms + UNASKED_MS;
+        trace.until_ms = now_ms + unasked_ms;
         let before = trace.waiting.take();
         if trace.has_news() {
             trace.tell(out, id);
@@ -195,7 +193,7 @@ impl Desk<'_, '_> {
             events: String::new(),
             lost: 0,
             waiting: None,
-            until_ms: self.cx.now_ms + UNASKED_MS,
+            until_ms: self.cx.now_ms + u64::from(limits.unasked_trace_ms),
         });
         let from = self.cx.shard;
         self.tell_shards(|| Body::Watch {

@@ -594,12 +594,12 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         role: Some(Role::Admin),
-        success: (202, None),
+        success: (202, Some("Drained")),
         ..read(
             "/drain",
             Operation::Drain,
             "drain",
-            "",
+            "Drained",
             "Ends the process in order, as SIGTERM does: no new clients, acknowledgements that wait leave, clients are told goodbye",
         )
     },

@@ -259,6 +259,7 @@ impl Door {
                     .is_err()
                     && let Some(error) = error
                 {
+                    cx.log_session_refused(client.id, &client.container, detail);
                     // One that is gone needs neither.
                     let _ = client.engine.refuse_attach(link, error, &mut door.out);
                 }
@@ -325,7 +326,7 @@ impl Door {
     /// Ends a connection whose client would not get in any more.
     pub(super) fn unwanted(&mut self, cx: &mut Context<'_>, client: &mut Client) {
         let (condition, detail) = (Condition::UNAUTHORIZED_ACCESS, "the users have changed");
-        log_end(cx.net, client, condition.as_str(), detail);
+        log_end(cx, client, condition.as_str(), detail);
         let error = Error::new(condition, detail);
         // Before its open a client is told nothing.
         let _ = client.engine.close(Some(error), &mut self.out);
@@ -336,7 +337,7 @@ impl Door {
     pub(super) fn shed_client(&mut self, cx: &mut Context<'_>, client: &mut Client) {
         let detail = "memory is short, and this client holds most of it";
         let condition = Condition::RESOURCE_LIMIT_EXCEEDED;
-        log_end(cx.net, client, condition.as_str(), detail);
+        log_end(cx, client, condition.as_str(), detail);
         let error = Error::new(condition, detail);
         // Before its open a client is told nothing.
         let _ = client.engine.close(Some(error), &mut self.out);

@@ -137,14 +137,17 @@ impl Door {
             Err((condition, detail)) => {
                 let peer = cx.net.info(client.id).map(|info| info.peer);
                 let link = client.targets.get(&delivery.link);
-                tracing::info!(
-                    peer = peer.map(tracing::field::display),
-                    client = &*client.container,
-                    link = link.map(|link| &*link.name),
-                    condition = condition.as_str(),
-                    detail,
-                    "message refused"
-                );
+                if let Some(more) = cx.repeats(client.id, &client.container, condition.as_str()) {
+                    tracing::info!(
+                        peer = peer.map(tracing::field::display),
+                        client = &*client.container,
+                        link = link.map(|link| &*link.name),
+                        condition = condition.as_str(),
+                        detail,
+                        more = (more > 0).then_some(more),
+                        "message refused"
+                    );
+                }
                 let state = rejected(condition, &detail);
                 self.settle_received(client, delivery, &state);
             }

@@ -50,7 +50,7 @@ use sterna_amqp::performatives::Error;
 use sterna_amqp::types::{Encoded, MapWriter, Value};
 use sterna_amqp::{Condition, Event, Lane, Limits, Scope, Violation};
 use sterna_broker::{ConsumerId, EndCause, Origin, SessionKey};
-use sterna_net::{Chunk, ConnectionId, Network, StreamId, TransportKind};
+use sterna_net::{Chunk, ConnectionId, StreamId, TransportKind};
 
 use crate::authorization::KnownTopics;
 use crate::config::Protocol;
@@ -565,7 +565,7 @@ impl Door {
         }
         if held_bytes(&client.held) > most {
             log_end(
-                cx.net,
+                cx,
                 client,
                 "amqp:resource-limit-exceeded",
                 "too much before the open, the answer to an attach, that of the webhook, or the end of a pause",
@@ -606,12 +606,7 @@ impl Door {
         if is_login {
             Self::log_quiet(cx, client);
         } else {
-            log_end(
-                cx.net,
-                client,
-                violation.condition.as_str(),
-                violation.detail,
-            );
+            log_end(cx, client, violation.condition.as_str(), violation.detail);
         }
         // It may be a link or a session of the client that ends alone.
         let before = std::mem::replace(&mut client.cause, cause);
@@ -625,13 +620,17 @@ impl Door {
 }
 
 /// A line for the operator about a link, session or connection that is ended because of its client.
-fn log_end(net: &dyn Network, client: &Client, condition: &str, detail: &str) {
-    let peer = net.info(client.id).map(|info| info.peer);
+fn log_end(cx: &Context<'_>, client: &Client, condition: &str, detail: &str) {
+    let Some(more) = cx.repeats(client.id, &client.container, detail) else {
+        return;
+    };
+    let peer = cx.net.info(client.id).map(|info| info.peer);
     tracing::warn!(
         peer = peer.map(tracing::field::display),
         client = (!client.container.is_empty()).then_some(&*client.container),
         condition,
         detail,
+        more = (more > 0).then_some(more),
         "AMQP client turned away"
     );
 }

@@ -136,7 +136,7 @@ impl Door {
             && let Err(refusal) = check_ban(cx, client.id, identity, Some(&client.container))
         {
             let detail = refusal.detail();
-            log_end(cx.net, client, "amqp:unauthorized-access", detail);
+            log_end(cx, client, "amqp:unauthorized-access", detail);
             self.close(
                 cx,
                 client,
@@ -245,7 +245,7 @@ impl Door {
             .sasl_outcome(SaslCode::Ok, last, &mut self.out)
             .is_err()
         {
-            log_end(cx.net, client, "amqp:internal-error", "no outcome was due");
+            log_end(cx, client, "amqp:internal-error", "no outcome was due");
         }
     }
 
@@ -420,7 +420,7 @@ impl Door {
         (condition, cause): (Condition, EndCause),
         detail: &str,
     ) {
-        log_end(cx.net, client, condition.as_str(), detail);
+        log_end(cx, client, condition.as_str(), detail);
         client.close_code = code::VIOLATION;
         client.cause = cause;
         // A closed connection needs no other close.

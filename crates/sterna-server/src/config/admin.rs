@@ -39,6 +39,9 @@ settings! {
         reload maximum_traces: u32 = 8, within 1..;
         /// Events of one trace on one shard. More are counted and left out.
         reload maximum_trace_events_per_s: u32 = 1_000, within 1..;
+        /// Time after which a node of a cluster ends its part of another node's trace, where that one does not ask any
+        /// more. A live one asks at least once in `node_timeout_ms`, so this is some times longer.
+        reload unasked_trace_ms: u32 = 10_000, within 1_000..;
     }
 }
 

@@ -54,21 +54,25 @@ settings! {
         /// Time for which NATS keeps that a session has ended, or that an idempotency key is free. The node removes it
         /// then. At least `absence_ms`: a node that was cut off finds it.
         restart ended_session_ms: u64 = 60_000, within MIN_END_MS..;
-        /// Time for which NATS keeps that a node does not want a filter any more. A node that was cut off for longer
-        /// sends messages for nothing.
+        /// Time for which NATS keeps that a node does not want a filter any more, or that a ban has ended. A node that was
+        /// cut off for longer sends messages for nothing, and has the ban until it starts again.
         restart ended_filter_ms: u64 = 3_600_000, within MIN_END_MS..;
         /// Time for which NATS keeps that a topic has no retained message any more. A node that was cut off for longer
         /// still has the message.
         restart cleared_topic_ms: u64 = 7 * 24 * 3_600_000, within MIN_END_MS..;
-        /// Ends of sessions and keys that wait for that time on this node. Above it the oldest are removed at once.
+        /// Ends that wait for these times on this node: so many of sessions and keys, of filters and bans, and of retained
+        /// messages. Above it the oldest of their kind are removed at once.
         restart maximum_waiting_ends: u32 = 100_000, within 1..;
+        /// Names that nodes of the cluster have had. A node with another name does not join: some hundred bytes stay of
+        /// each name for ever, so that nothing of it comes again.
+        restart maximum_node_names: u32 = 10_000, within 1..;
         /// Time by which a clock may differ from the median of all nodes' and NATS servers' clocks. A node that
         /// [differs by more](cluster.md#clocks) serves nobody.
         restart maximum_clock_skew_ms: u64 = 2_000, within 100..;
         /// Time in which NATS has to answer. After it the same is asked again.
         restart answer_timeout_ms: u64 = 2_000, within 1..;
         /// Time in which another node takes QoS 1 and 2 that is [given to it
-        /// directly](cluster.md#given-or-by-the-inbox). After it the messages wait for that node in NATS, and their
+        /// directly](cluster-design.md#given-or-by-the-inbox). After it the messages wait for that node in NATS, and their
         /// acknowledgements have waited so long. A shorter one sends more by NATS when nodes are busy.
         restart give_timeout_ms: u64 = 500, within 1..;
         /// Time for which QoS 1 and 2 for other nodes wait for NATS. So long the node goes by its last knowledge of the
@@ -94,11 +98,11 @@ settings! {
         /// Sessions that read the log in NATS at once, on this node; others wait. Each holds up to
         /// `store.read_ahead_messages` in memory meanwhile.
         restart maximum_log_reads: u32 = 16, within 1..;
-        /// Messages [published exactly once](cluster.md#what-an-entry-settles), of all nodes, that this node remembers
+        /// Messages [published exactly once](cluster-design.md#what-an-entry-settles), of all nodes, that this node remembers
         /// until their records are kept; some 200 bytes each. Above it the oldest are forgotten: if a node dies then,
         /// its messages may come twice.
         restart maximum_unsettled_entries: u32 = 100_000, within 1..;
-        /// Messages of one [shared subscription](cluster.md#shared-subscriptions) that members on this node hold
+        /// Messages of one [shared subscription](cluster-design.md#shared-subscriptions) that members on this node hold
         /// together. Each takes some 10 bytes of a letter between nodes.
         restart maximum_branch_messages: u32 = 16_384, within 1..=MAX_BRANCH_MESSAGES;
         /// Time after which a node looks again for the node that has a shared subscription. A shorter one finds it

@@ -26,6 +26,11 @@ settings! {
         /// Level of the audit log, whatever `log.level` says. `warn`: refused logins. `info`: reloads and shutdowns as
         /// well. `debug`: logins as well.
         restart audit: AuditLevel = AuditLevel::Info;
+        /// Time in which the log has the first of the lines alone that a client or an address causes for one reason. The next
+        /// one has their number in the field `more`. 0 lets all of them through. Metrics and traces count each.
+        restart repeat_interval_ms: u32 = 10_000;
+        /// Lines of that kind that each shard remembers. Those beyond are taken for alike.
+        restart maximum_repeats: u32 = 1_000, within 1..;
     }
 }
 

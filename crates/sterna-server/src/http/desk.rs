@@ -32,6 +32,10 @@ impl Application for Desk<'_, '_> {
         self.api.writable(self.cx, self.peer, out);
     }
 
+    fn half_closed(&mut self, out: &mut dyn Responses) {
+        self.api.show_life(self.cx, self.peer, out);
+    }
+
     fn stop(&mut self, out: &mut dyn Responses) {
         self.api.stop(self.cx, self.peer, out);
     }
@@ -78,12 +82,17 @@ impl Application for Desk<'_, '_> {
             Fault::Limit => EndCause::Limit,
             Fault::Slow => EndCause::Lost,
         });
+        let name = self.peer.name().unwrap_or_default();
+        let Some(more) = self.cx.repeats(self.connection, name, detail) else {
+            return;
+        };
         let address = self.cx.net.info(self.connection).map(|info| info.peer);
         tracing::warn!(
             peer = address.map(tracing::field::display),
             client = self.peer.name(),
             code,
             detail,
+            more = (more > 0).then_some(more),
             "HTTP client turned away"
         );
     }

@@ -230,12 +230,16 @@ impl Service for Http {
     }
 
     fn shed(_: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
-        let peer = cx.net.info(client.id).map(|info| info.peer);
-        tracing::warn!(
-            peer = peer.map(tracing::field::display),
-            user = client.peer.name(),
-            "client turned away: memory is short, and this client holds most of it"
-        );
+        let name = client.peer.name().unwrap_or_default();
+        if let Some(more) = cx.repeats(client.id, name, "it is shed") {
+            let peer = cx.net.info(client.id).map(|info| info.peer);
+            tracing::warn!(
+                peer = peer.map(tracing::field::display),
+                user = client.peer.name(),
+                more = (more > 0).then_some(more),
+                "client turned away: memory is short, and this client holds most of it"
+            );
+        }
         cx.net.close(client.id, EXCESSIVE_LOAD);
     }
 

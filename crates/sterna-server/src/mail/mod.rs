@@ -50,6 +50,8 @@ pub enum Mail {
     Restored,
     /// Bans have changed.
     Bans,
+    /// Another node has made a ban, or has ended one; for the first shard.
+    Ban(Box<sterna_cluster::BanRecord>),
     /// An operator has accepted the wall clock.
     Clock,
     /// Say what a policy would take, that is not in force.

@@ -76,8 +76,14 @@ pub(super) fn write(source: Option<&ClusterSource>, page: &mut Page<'_>) {
         ),
         (
             "sterna_cluster_waiting_ends",
-            "Ends of sessions and keys that NATS keeps for a time, and that this node removes then",
+            "Ends of sessions, keys, filters, bans and retained messages that NATS keeps for a time, and that this node \
+             removes then",
             status.ends.get(),
+        ),
+        (
+            "sterna_cluster_node_names",
+            "Names of nodes that the cluster had had when this one joined",
+            status.node_names.get(),
         ),
         (
             "sterna_cluster_log_bytes",

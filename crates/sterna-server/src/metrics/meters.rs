@@ -9,6 +9,7 @@ use super::drops::{DropReason, Drops, log_drop};
 use super::histogram::{Histogram, Observed};
 use crate::config::Protocol;
 use crate::identity::Refusal;
+use crate::repeats::Repeats;
 use crate::watch::Watch;
 
 /// The reason of a refused login.
@@ -76,6 +77,8 @@ const LOSS_UNIT_PPM: u64 = 100;
 #[derive(Debug, Default)]
 pub(crate) struct Meters {
     pub(crate) drops: Drops,
+    /// Lines of the log that peers have caused.
+    pub(crate) repeats: Repeats,
     /// Traces of messages.
     pub(crate) watch: Arc<Watch>,
     /// By protocol, as all that follows.

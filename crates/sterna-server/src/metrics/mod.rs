@@ -1,7 +1,7 @@
 //! Metrics, and their text for Prometheus (OpenMetrics 1.0).
 //!
 //! Each shard counts in its own `Meters`, and in the counters of its doors, its broker and its transports.
-//! Shards share no counter. At a scrape every shard is asked for its `Figures` by letter. `scrape.rs` puts
+//! Shards share no counter. At a scrape every shard is asked for its `Figures` by letter. `scrape/` puts
 //! them together with the [`Sources`], which any thread may read, and `page.rs` writes them.
 
 mod cluster;

@@ -78,7 +78,7 @@ impl Door {
                     _ => None,
                 };
                 let Some(state) = state else {
-                    log_end(cx.net, client, "", "the session is gone");
+                    log_end(cx, client, "", "the session is gone");
                     return;
                 };
                 (client.engine).pubrec(state, lane, packet_id, reason, &mut self.out);

@@ -394,7 +394,7 @@ impl Door {
         if let Some(closed) = cx.closed() {
             let reason = match closed {
                 Closed::MemoryShort => ReasonCode::QuotaExceeded,
-                Closed::WrongClock => ReasonCode::ServerUnavailable,
+                Closed::WrongClock | Closed::UnknownClock => ReasonCode::ServerUnavailable,
             };
             return self.refuse(cx, client, reason, closed.detail());
         }
@@ -454,10 +454,7 @@ impl Door {
             Err(OpenError::InvalidWillTopic) => {
                 self.refuse(cx, client, ReasonCode::TopicNameInvalid, "the will's topic");
             }
-            Err(OpenError::TakenOver) => {
-                let detail = "another connection has taken the session over";
-                self.refuse(cx, client, ReasonCode::UnspecifiedError, detail);
-            }
+            Err(OpenError::TakenOver) => self.refuse_overtaken(cx, client),
             Err(OpenError::OtherUser) => self.refuse_other_user(cx, client),
             Err(OpenError::ClusterAway) => self.refuse_unclaimed(cx, client),
             Err(OpenError::TooManySessions) => {
@@ -480,6 +477,13 @@ impl Door {
     pub(super) fn refuse_other_user(&mut self, cx: &Context<'_>, client: &mut Client) {
         let detail = "the client identifier is another user's";
         self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
+    }
+
+    /// Another connection has claimed the session since, on this node or another.
+    pub(super) fn refuse_overtaken(&mut self, cx: &Context<'_>, client: &mut Client) {
+        client.promises.clear();
+        let detail = "another connection has taken the session over";
+        self.refuse(cx, client, ReasonCode::UnspecifiedError, detail);
     }
 
     /// It is not known whether another node has the session.
@@ -583,7 +587,7 @@ impl Door {
             .is_err()
         {
             log_end(
-                cx.net,
+                cx,
                 client,
                 "Packet too large",
                 "the client takes not even CONNACK",

@@ -85,7 +85,7 @@ impl Door {
         reason: ReasonCode,
         detail: &str,
     ) {
-        log_end(cx.net, client, reason.name(), detail);
+        log_end(cx, client, reason.name(), detail);
         let refuse = Refuse {
             reason_string: Some(detail),
             ..Refuse::default()
@@ -117,7 +117,7 @@ impl Door {
         if matches!(client.state, State::Live(_)) {
             return self.turn_away(cx, client, reason, detail);
         }
-        log_end(cx.net, client, reason.name(), detail);
+        log_end(cx, client, reason.name(), detail);
         let refuse = Refuse {
             reason_string: Some(detail),
             ..Refuse::default()
@@ -134,6 +134,12 @@ impl Door {
         reason: EvictReason,
     ) {
         self.with_client(cx, connection(consumer), |door, cx, client| {
+            if reason == EvictReason::TakenOver
+                && matches!(client.state, State::Opening(_) | State::Opened(_))
+            {
+                // The broker has taken the session already.
+                return door.refuse_overtaken(cx, client);
+            }
             // [MQTT-3.1.4-3] [MQTT311-3.1.4-2]
             let reason = match reason {
                 EvictReason::TakenOver => ReasonCode::SessionTakenOver,

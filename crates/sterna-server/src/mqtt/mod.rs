@@ -26,7 +26,7 @@ use sterna_mqtt::server::{Connection, Event, Features, Limits};
 use sterna_mqtt::{
     DecodeError, Frame, Framer, Lane, PacketType, QoS, ReasonCode, Scope, Violation,
 };
-use sterna_net::{Chunk, ConnectionId, Network, StreamId};
+use sterna_net::{Chunk, ConnectionId, StreamId};
 use thin_vec::ThinVec;
 
 use crate::authorization::KnownTopics;
@@ -570,7 +570,7 @@ impl Door {
 
     /// Tells a client about its violation, and the operator about the client.
     fn violated(&mut self, cx: &mut Context<'_>, client: &mut Client, violation: &Violation) {
-        log_end(cx.net, client, violation.reason.name(), violation.detail);
+        log_end(cx, client, violation.reason.name(), violation.detail);
         client.engine.violation(violation, &mut self.out);
         match violation.scope {
             // The datagram is dropped.
@@ -591,13 +591,17 @@ impl Door {
 }
 
 /// A line for the operator about a connection that is ended because of its client.
-fn log_end(net: &dyn Network, client: &Client, reason: &str, detail: &str) {
-    let peer = net.info(client.id).map(|info| info.peer);
+fn log_end(cx: &Context<'_>, client: &Client, reason: &str, detail: &str) {
+    let Some(more) = cx.repeats(client.id, &client.name, detail) else {
+        return;
+    };
+    let peer = cx.net.info(client.id).map(|info| info.peer);
     tracing::warn!(
         peer = peer.map(tracing::field::display),
         client = (!client.name.is_empty()).then_some(&*client.name),
         reason,
         detail,
+        more = (more > 0).then_some(more),
         "client disconnected"
     );
 }

@@ -253,11 +253,15 @@ fn tell_refused(
         (ReasonCode::QuotaExceeded, None) => cx.meters.not_retained(Protocol::Mqtt),
         _ => refuse(DropReason::Invalid),
     }
+    let Some(more) = cx.repeats(client.id, &client.name, reason.name()) else {
+        return;
+    };
     tracing::info!(
         peer = peer.map(tracing::field::display),
         client = &*client.name,
         topic,
         reason = reason.name(),
+        more = (more > 0).then_some(more),
         "publication refused"
     );
 }

@@ -3,11 +3,13 @@
 use std::net::IpAddr;
 
 use sterna_broker::EndCause;
+use sterna_cluster::BanRecord;
 use sterna_net::{ConnectionId, Network};
 
 use super::{Doors, Shard};
-use crate::bans::Newcomer;
+use crate::bans::{Newcomer, TooManyBans};
 use crate::config::Protocol;
+use crate::mail::Mail;
 
 /// Clients that are looked at in one turn; messages pass between two turns.
 const CLIENTS_PER_TURN: usize = 500;
@@ -27,19 +29,21 @@ pub(super) struct Round {
     due_ms: Option<u64>,
     /// When a new round may begin.
     next_ms: u64,
+    /// When the next ban ends; for the first shard.
+    expiry_ms: Option<u64>,
 }
 
 impl Round {
     /// When [`Shard::end_banned`] is to be called.
-    pub(super) const fn deadline_ms(&self) -> Option<u64> {
-        self.due_ms
+    pub(super) fn deadline_ms(&self) -> Option<u64> {
+        [self.due_ms, self.expiry_ms].into_iter().flatten().min()
     }
 }
 
 impl Shard {
     /// Bans were added or lifted, here or on another shard.
     pub(super) fn bans_changed(&mut self, net: &mut dyn Network) {
-        self.keep_bans();
+        self.keep_bans(net.now_ms());
         // Nobody is to be ended by a ban that is lifted.
         if self.bans.newest() != self.bans_round.newest {
             let due_ms = self.bans_round.next_ms.max(net.now_ms());
@@ -48,10 +52,33 @@ impl Shard {
         self.end_banned(net);
     }
 
-    /// Writes the records of bans that have changed. One shard does, since records have no owner.
-    fn keep_bans(&mut self) {
+    /// Takes up a ban of another node, or its end, and has all shards look at it.
+    pub(super) fn learn_ban(&mut self, now_ms: u64, record: &BanRecord) {
+        match self.bans.learn(&self.policy.bans, now_ms, record) {
+            Ok(false) => {}
+            Ok(true) => {
+                for shard in 0..usize::from(self.broker.directory().shards()) {
+                    self.outbox.post(shard, Mail::Bans);
+                }
+                self.outbox.flush();
+            }
+            Err(TooManyBans) => tracing::error!(
+                ban = record.name,
+                "a ban of another node does not hold here: there are as many as bans.maximum_bans"
+            ),
+        }
+    }
+
+    /// Writes the records of bans that have changed, and ends those whose time is over. One shard does, since records have
+    /// no owner.
+    fn keep_bans(&mut self, now_ms: u64) {
         if self.number != 0 {
             return;
+        }
+        self.bans_round.expiry_ms = self.bans.expire(now_ms);
+        let told = self.bans.take_told();
+        if let Some(member) = &self.cluster {
+            member.tell_bans(told);
         }
         for (key, value) in self.bans.take_changed() {
             match value {
@@ -64,7 +91,11 @@ impl Shard {
     /// Ends the connections of some clients that are banned, if that is due.
     pub(super) fn end_banned(&mut self, net: &mut dyn Network) {
         let now_ms = net.now_ms();
-        if self.bans_round.due_ms.is_none_or(|due_ms| due_ms > now_ms) {
+        let is_due = |at_ms: Option<u64>| at_ms.is_some_and(|at_ms| at_ms <= now_ms);
+        if is_due(self.bans_round.expiry_ms) {
+            self.keep_bans(now_ms);
+        }
+        if !is_due(self.bans_round.due_ms) {
             return;
         }
         let mut round = std::mem::take(&mut self.bans_round);

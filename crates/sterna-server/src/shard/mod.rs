@@ -10,13 +10,14 @@ mod stopping;
 use std::sync::Arc;
 
 use sterna_broker::{Broker, ConsumerId, CrowdedReader, Event, ShardId};
+use sterna_cluster::ToShard;
 use sterna_net::{
     Chunk, CloseReason, ConnectionId, Handler, Network, RefusedCertificate, StreamEnd, StreamId,
 };
 
 use crate::admin;
 use crate::amqp;
-use crate::audit::Login;
+use crate::audit::{self, Login};
 use crate::bans::Bans;
 use crate::cluster::Member;
 use crate::config::{OnLostRight, Protocol};
@@ -444,9 +445,10 @@ impl Handler for Shard {
         self.sys.sockets += u64::from(protocol != Protocol::Admin);
     }
 
-    fn certificate_refused(&mut self, _: &mut dyn Network, refused: RefusedCertificate) {
+    fn certificate_refused(&mut self, net: &mut dyn Network, refused: RefusedCertificate) {
         let protocol = (self.policy).protocol_of(refused.listener, &refused.protocol);
-        Login::certificate_refused(&self.meters, protocol, &refused);
+        let repeats = (net.now_ms(), self.policy.repeats);
+        Login::certificate_refused((&self.meters, repeats), protocol, &refused);
     }
 
     fn takes_input(&mut self, net: &mut dyn Network) -> bool {
@@ -570,6 +572,9 @@ impl Handler for Shard {
                     self.stop_if_drained(net);
                 }
                 Mail::Cluster(letter) => {
+                    if let ToShard::Exporting(by) = &*letter {
+                        audit::cluster_exported(by);
+                    }
                     if let Some(member) = &self.cluster {
                         member.mail(&mut self.broker, now_ms, *letter);
                     }
@@ -603,6 +608,7 @@ impl Handler for Shard {
                     }
                 },
                 Mail::Bans => self.bans_changed(net),
+                Mail::Ban(record) => self.learn_ban(now_ms, &record),
                 Mail::Clock => self.keep_clock(false),
                 Mail::Memory => self.memory_changed(net),
                 Mail::Restored => {
@@ -700,7 +706,8 @@ impl Handler for Shard {
         self.drain(net);
         self.end_if_all_is_heard(net);
         if let Some(member) = &self.cluster {
-            let is_stopping = self.stopping != Stopping::No;
+            let is_leaving = matches!(self.stopping, Stopping::Leaving(_) | Stopping::Over);
+            let is_stopping = (self.stopping != Stopping::No, is_leaving);
             let has_letters = self.broker.has_mail() || self.outbox.has_letters();
             let is_unseen = net.ends_unseen() && !has_letters;
             member.end_of_turn(&mut self.broker, is_stopping, is_unseen);

@@ -1,7 +1,7 @@
 //! The process as its operator handles it: start, reload, shutdown, over real sockets and two shards.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use sterna_server::Server;
@@ -129,4 +129,76 @@ fn a_draining_broker_says_so_and_still_takes_clients() {
     assert_eq!((connack[0], connack[3]), (0x20, 0));
     server.shutdown();
     assert_eq!(read_packet(&mut client)[0], 0xE0);
+}
+
+/// The end of a client's side looks the same whether it still reads or is gone. Only the second loses its subscription.
+#[test]
+fn a_client_of_http1_that_has_closed_both_sides_is_found_out_and_one_that_reads_is_served() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut config = Config {
+        data_directory: Some(folder.path().to_owned()),
+        listeners: vec![Listener::at("http://127.0.0.1:0")],
+        ..Config::default()
+    };
+    // Only the sign of life at the end of the client's side is left to find it out.
+    config.http.heartbeat_interval_s = 0;
+    let server = Server::start(&config).expect("starts");
+    let url = &server.listeners()[0];
+    let address = url.trim_start_matches("http://").trim_end_matches('/');
+    let ask = |line: &str, content: &str| {
+        let mut stream = TcpStream::connect(address).expect("connects");
+        let patience = Some(Duration::from_secs(30));
+        stream.set_read_timeout(patience).expect("a socket");
+        let length = content.len();
+        let head =
+            format!("{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("sends");
+        stream.write_all(content.as_bytes()).expect("sends");
+        stream
+    };
+    let until = |stream: &mut TcpStream, said: &str| {
+        let mut heard = Vec::new();
+        while !String::from_utf8_lossy(&heard).contains(said) {
+            let mut byte = [0];
+            let read = stream.read_exact(&mut byte);
+            assert!(
+                read.is_ok(),
+                "{read:?} behind {:?}",
+                String::from_utf8_lossy(&heard)
+            );
+            heard.push(byte[0]);
+        }
+    };
+    let is_connected = || {
+        let mut stream = ask("GET /v1/sessions/n", "");
+        stream.shutdown(Shutdown::Write).expect("a socket");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer.contains("\"connected\":true")
+    };
+    // Each question is a turn of the broker's, in which it would find out.
+    let comes_to_be = |wanted: bool| (0..5_000).any(|_| is_connected() == wanted);
+    for (query, sign) in [
+        ("wait=300s", "100 Continue\r\n\r\n"),
+        ("qos=1", "1\r\n\n\r\n"),
+    ] {
+        let mut reader = ask(&format!("GET /v1/topics/a?session=n&{query}"), "");
+        if query == "qos=1" {
+            until(&mut reader, "\r\n\r\n");
+        }
+        assert!(comes_to_be(true), "{query}");
+        reader.shutdown(Shutdown::Write).expect("a socket");
+        until(&mut reader, sign);
+        until(&mut ask("POST /v1/topics/a", "late"), " 204 ");
+        until(&mut reader, "\"payload\":\"late\"");
+        drop(reader);
+        until(&mut ask("DELETE /v1/sessions/n", ""), " 204 ");
+
+        let reader = ask(&format!("GET /v1/topics/a?session=n&{query}"), "");
+        assert!(comes_to_be(true), "{query}");
+        drop(reader);
+        assert!(comes_to_be(false), "{query}");
+        until(&mut ask("DELETE /v1/sessions/n", ""), " 204 ");
+    }
+    server.shutdown();
 }

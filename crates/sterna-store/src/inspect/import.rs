@@ -4,10 +4,9 @@ use std::fmt;
 use std::io::{self, BufRead};
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use sterna_broker::shared_of;
 
-use super::export::{FORM, Line};
+use super::lines::{Item, LineError, LineReader};
 use crate::disk::Disk;
 use crate::engine::records;
 use crate::engine::{Engine, Full, Handle};
@@ -26,6 +25,8 @@ pub struct Imported {
     pub records: u64,
     /// Number of messages.
     pub messages: u64,
+    /// Records that are of a cluster, and mean nothing to a store: they were left out.
+    pub of_cluster: u64,
 }
 
 /// Why nothing, or not everything, was imported.
@@ -57,6 +58,15 @@ impl fmt::Display for ImportError {
 
 impl std::error::Error for ImportError {}
 
+impl From<LineError> for ImportError {
+    fn from(error: LineError) -> Self {
+        match error {
+            LineError::Line(number, reason) => Self::Line(number, reason),
+            LineError::Input(error) => Self::Input(error),
+        }
+    }
+}
+
 /// Makes a store from an export, with the same positions. After an error the files of the disk are of no use.
 ///
 /// # Errors
@@ -77,119 +87,57 @@ pub fn import(
     };
     let mut engine = Engine::open(Arc::clone(disk), settings).map_err(ImportError::Store)?;
     let mut handle = engine.handle(Box::new(|| {}));
-    let mut imported = Imported::default();
-    // The position behind the last message.
-    let mut begun = None;
-    let mut has_ended = false;
     let mut draft = Draft::default();
-    let mut line = Vec::new();
-    let mut number = 0_u64;
-    let mut unwritten_bytes = 0;
-    let mut sum = 0;
-    loop {
-        line.clear();
-        number += 1;
-        let read = input.read_until(b'\n', &mut line);
-        if read.map_err(ImportError::Input)? == 0 {
-            break;
-        }
-        let wrong = |reason: &str| ImportError::Line(number, reason.to_owned());
-        let decode = |text: &str| {
-            STANDARD
-                .decode(text)
-                .map_err(|error| wrong(&format!("no base64: {error}")))
-        };
-        let read = serde_json::from_slice(&line).map_err(|_| {
-            wrong("neither the first line of an export, nor a record, nor a message")
-        })?;
+    let (mut unwritten_bytes, mut of_cluster) = (0, 0);
+    let mut reader = LineReader::begin(input)?;
+    while let Some(item) = reader.next_item()? {
+        let wrong = |reason: String| ImportError::Line(reader.line_number(), reason);
         draft.clear();
-        if has_ended {
-            return Err(wrong("the export ends before"));
-        }
-        let sum_before = sum;
-        sum = crc32c::crc32c_append(sum, &line);
-        let position = match (read, begun) {
-            (
-                Line::Store {
-                    store,
-                    next_position: next,
-                },
-                None,
-            ) => {
-                if store != FORM {
-                    return Err(wrong(&format!("exports of form {store} are not known")));
-                }
-                begun = Some(next);
+        let position = match item {
+            Item::Record { key, .. } if shared_of(&key).is_some() => {
+                of_cluster += 1;
                 continue;
             }
-            (Line::Store { .. }, Some(_)) => return Err(wrong("a second first line")),
-            (_, None) => return Err(wrong("an export begins with {\"store\":1,…}")),
-            (
-                Line::End {
-                    records,
-                    messages,
-                    crc32c,
-                },
-                Some(_),
-            ) => {
-                if crc32c != sum_before {
-                    return Err(wrong(
-                        "the lines before are not those of the export: the checksum differs",
-                    ));
-                }
-                if (records, messages) != (imported.records, imported.messages) {
-                    return Err(wrong(&format!(
-                        "the export had {records} records and {messages} messages, and there are {} and {}",
-                        imported.records, imported.messages
-                    )));
-                }
-                has_ended = true;
-                continue;
-            }
-            (Line::Record { key, value }, Some(_)) => {
-                imported.records += 1;
-                let (key, value) = (decode(&key)?, decode(&value)?);
+            Item::Record { key, value } => {
                 draft
                     .change(&key, Some(&value))
-                    .map_err(|error| wrong(&error.to_string()))?;
+                    .map_err(|error| wrong(error.to_string()))?;
                 None
             }
-            (
-                Line::Message {
-                    position,
-                    topic,
-                    content,
-                },
-                Some(next),
-            ) => {
-                imported.messages += 1;
-                let content = decode(&content)?;
-                if position < handle.next_position() || position >= next {
-                    return Err(wrong("positions rise, up to next_position"));
-                }
+            Item::Message {
+                position,
+                topic,
+                content,
+            } => {
                 draft
                     .message(&topic, |out| out.extend_from_slice(&content))
-                    .map_err(|error| wrong(&error.to_string()))?;
+                    .map_err(|error| wrong(error.to_string()))?;
                 Some(position)
             }
         };
-        unwritten_bytes += line.len();
+        unwritten_bytes += reader.line_bytes();
         append(&mut engine, &mut handle, &draft, position)?;
         if unwritten_bytes >= FLUSH_BYTES {
             write(&mut engine)?;
             unwritten_bytes = 0;
         }
     }
-    if !has_ended {
-        let reason = "the export is cut off: its last line is missing".to_owned();
-        return Err(ImportError::Line(number, reason));
-    }
     // A frame without anything says where positions go on.
     draft.clear();
-    append(&mut engine, &mut handle, &draft, begun)?;
+    append(
+        &mut engine,
+        &mut handle,
+        &draft,
+        Some(reader.next_position()),
+    )?;
     drop(handle);
     engine.finish().map_err(|_| ImportError::Full)?;
-    Ok(imported)
+    let counts = reader.counts();
+    Ok(Imported {
+        records: counts.records - of_cluster,
+        messages: counts.messages,
+        of_cluster,
+    })
 }
 
 fn append(

@@ -3,6 +3,7 @@
 mod compact;
 mod export;
 mod import;
+mod lines;
 mod overlay;
 
 use std::collections::BTreeSet;
@@ -13,6 +14,7 @@ use sterna_broker::{LogNeeds, NeedsLimits};
 pub use compact::{Compacted, compact};
 pub use export::{Exported, export};
 pub use import::{ImportError, Imported, import};
+pub use lines::{Counts, Item, LineError, LineReader, LineWriter};
 
 use crate::disk::{Disk, read_all};
 use crate::engine::changes::Changes;

@@ -8,6 +8,7 @@ pub(crate) mod config;
 mod connection;
 pub(crate) mod demo;
 pub(crate) mod exit;
+mod export_file;
 mod format;
 pub(crate) mod handshake;
 pub(crate) mod manual;

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -121,44 +121,95 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     start_log(&configuration);
     #[cfg(all(unix, any(target_env = "gnu", target_arch = "x86_64")))]
     sterna_server::give_back_with(crate::allocator::give_back);
-    let mut server = match Server::start(&configuration) {
-        Ok(server) => server,
-        Err(problem) => {
-            eprintln!("sterna serve: {problem}");
-            return ExitCode::FAILURE;
+    let mut configuration = configuration;
+    let mut begun = None;
+    loop {
+        match serve(args, &configuration, was_empty, &mut begun) {
+            Ok(Served::Anew(with)) => configuration = *with,
+            Ok(Served::Stopped(code)) => return code,
+            Err(problem) => {
+                eprintln!("sterna serve: {problem}");
+                return ExitCode::FAILURE;
+            }
         }
+    }
+}
+
+/// How a broker has ended.
+enum Served {
+    /// It was asked to, or has no place in its cluster.
+    Stopped(ExitCode),
+    /// It is to begin anew with this configuration, for it went by a wrong clock.
+    Anew(Box<Config>),
+}
+
+/// How long a broker that begins anew waits for what the one before it has not given back yet.
+const GIVEN_BACK: Duration = Duration::from_secs(5);
+
+/// Starts a broker; one that `begins_anew` tries for a while.
+fn start(configuration: &Config, begins_anew: bool) -> Result<Server, String> {
+    let begun = Instant::now();
+    loop {
+        match Server::start(configuration) {
+            Err(_) if begins_anew && begun.elapsed() < GIVEN_BACK => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            started => return started,
+        }
+    }
+}
+
+/// The ways of the process's events, from the first broker on.
+type Begun = Option<(Sender<Wake>, Receiver<Wake>)>;
+
+/// Starts a broker, and serves until it ends.
+fn serve(
+    args: &Args,
+    configuration: &Config,
+    was_empty: bool,
+    begun: &mut Begun,
+) -> Result<Served, String> {
+    let mut server = start(configuration, begun.is_some())?;
+    let is_first = begun.is_none();
+    // Before the ready file, so that a process that waits for it may send a signal at once.
+    let (tell, wakes) = if let Some(begun) = begun {
+        begun
+    } else {
+        let (tell, wakes) = channel();
+        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+            .map_err(|problem| format!("cannot handle signals: {problem}"))?;
+        hear_signals(signals, tell.clone());
+        begun.insert((tell, wakes))
     };
-    let (tell, wakes) = channel();
     if let Some(failures) = server.take_failures() {
         let tell = tell.clone();
         std::thread::spawn(move || watch(&failures, &tell, |code| std::process::exit(code)));
     }
-    // Before the ready file, so that a process that waits for it may send a signal at once.
-    let signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
-        Ok(signals) => signals,
-        Err(problem) => {
-            eprintln!("sterna serve: cannot handle signals: {problem}");
-            return ExitCode::FAILURE;
-        }
-    };
-    if let Some(path) = &args.ready_file
-        && let Err(problem) = write_ready_file(path, &server)
-    {
-        eprintln!("sterna serve: cannot write {}: {problem}", path.display());
-        return ExitCode::FAILURE;
+    if let Some(path) = &args.ready_file {
+        write_ready_file(path, &server)
+            .map_err(|problem| format!("cannot write {}: {problem}", path.display()))?;
     }
-    greet(&server, &configuration);
+    if is_first {
+        greet(&server, configuration);
+    }
     service_manager::tell(&State::Ready {
         listeners: server.listeners().len(),
     });
-    listen(signals, server.take_orders(), tell);
-    let mut left_out = None;
-    for wake in &wakes {
+    if let Some(orders) = server.take_orders() {
+        hear_orders(orders, tell.clone());
+    }
+    let (mut left_out, mut begins_anew) = (None, false);
+    for wake in &*wakes {
         let letter = match wake {
             Wake::Signal(SIGHUP) => None,
             Wake::Signal(_) => break,
             Wake::LeftOut(why) => {
                 left_out = Some(why);
+                break;
+            }
+            Wake::Anew(why) => {
+                tracing::warn!(why, "the broker begins anew");
+                begins_anew = true;
                 break;
             }
             Wake::Order(letter) if letter.order == Order::Drain => {
@@ -183,21 +234,29 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             letter.answer(reloaded);
         }
     }
+    if begins_anew {
+        service_manager::tell(&State::Reloading);
+        let configuration = Box::new(server.configuration());
+        return if server.shutdown() {
+            Ok(Served::Anew(configuration))
+        } else {
+            Err("it cannot begin anew: clients have not gone in time".to_owned())
+        };
+    }
     service_manager::tell(&State::Stopping);
     if left_out.is_none() {
-        left_out = drain(&server, &wakes);
+        left_out = drain(&server, wakes);
     }
     info!(target: AUDIT, "shutting down");
     let is_kept = server.shutdown();
     if let Some(why) = left_out {
         eprintln!("sterna serve: {why}");
-        return ExitCode::from(LEFT_OUT);
+        return Ok(Served::Stopped(ExitCode::from(LEFT_OUT)));
     }
     if is_kept {
-        ExitCode::SUCCESS
+        Ok(Served::Stopped(ExitCode::SUCCESS))
     } else {
-        eprintln!("sterna serve: not everything could be kept in time; the log says more");
-        ExitCode::FAILURE
+        Err("not everything could be kept in time; the log says more".to_owned())
     }
 }
 
@@ -209,7 +268,8 @@ fn drain(server: &Server, wakes: &Receiver<Wake>) -> Option<String> {
     // A second signal asks to stop without a wait.
     while let Ok(wake) = wakes.recv_timeout(noticed.saturating_duration_since(Instant::now())) {
         match wake {
-            Wake::Signal(SIGHUP) => {}
+            // It stops anyway.
+            Wake::Signal(SIGHUP) | Wake::Anew(_) => {}
             Wake::Signal(_) => break,
             Wake::LeftOut(why) => return Some(why),
             Wake::Order(letter) => letter.answer(Err("the broker drains".to_owned())),
@@ -223,13 +283,14 @@ enum Wake {
     Signal(i32),
     /// The cluster goes on without this node, and why.
     LeftOut(String),
+    /// The broker is to begin anew, and why.
+    Anew(String),
     /// From the admin API.
     Order(OrderLetter),
 }
 
-/// Tells of signals and orders as they come.
-fn listen(mut signals: Signals, orders: Option<Receiver<OrderLetter>>, tell: Sender<Wake>) {
-    let tell_order = tell.clone();
+/// Tells of signals as they come.
+fn hear_signals(mut signals: Signals, tell: Sender<Wake>) {
     std::thread::spawn(move || {
         for signal in signals.forever() {
             if tell.send(Wake::Signal(signal)).is_err() {
@@ -237,15 +298,17 @@ fn listen(mut signals: Signals, orders: Option<Receiver<OrderLetter>>, tell: Sen
             }
         }
     });
-    if let Some(orders) = orders {
-        std::thread::spawn(move || {
-            for letter in orders {
-                if tell_order.send(Wake::Order(letter)).is_err() {
-                    return;
-                }
+}
+
+/// Tells of a broker's orders as they come.
+fn hear_orders(orders: Receiver<OrderLetter>, tell: Sender<Wake>) {
+    std::thread::spawn(move || {
+        for letter in orders {
+            if tell.send(Wake::Order(letter)).is_err() {
+                return;
             }
-        });
-    }
+        }
+    });
 }
 
 /// A fault of a configuration in one line, without the picture of its place.
@@ -315,10 +378,9 @@ fn watch(failures: &Receiver<Failure>, tell: &Sender<Wake>, end: impl FnOnce(i32
                 eprintln!("sterna serve: {failure}");
                 return end(SHARD_FAILED);
             }
-            Failure::LeftOut(why) => {
-                // It may have begun to stop.
-                let _ = tell.send(Wake::LeftOut(why));
-            }
+            // It may have begun to stop.
+            Failure::LeftOut(why) => drop(tell.send(Wake::LeftOut(why))),
+            Failure::Anew(why) => drop(tell.send(Wake::Anew(why))),
         }
     }
 }
@@ -486,10 +548,12 @@ mod tests {
         watch(&failures, &tell, |with| code = Some(with));
         assert_eq!(code.take(), Some(70));
         report.send(Failure::LeftOut("x".to_owned())).unwrap();
+        report.send(Failure::Anew("y".to_owned())).unwrap();
         drop(report);
         watch(&failures, &tell, |with| code = Some(with));
         assert_eq!(code, None);
         assert!(matches!(wakes.try_recv(), Ok(Wake::LeftOut(why)) if why == "x"));
+        assert!(matches!(wakes.try_recv(), Ok(Wake::Anew(why)) if why == "y"));
     }
 
     #[test]

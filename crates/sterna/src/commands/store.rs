@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,12 +13,12 @@ use sterna_store::disk::{Disk, RealDisk};
 use sterna_store::inspect::{self, ImportError, Imported, Inspection};
 use sterna_store::{Damage, OpenError, Settings};
 
-use super::output;
+use super::export_file::ExportFile;
 use super::serve::Source;
 
 /// Check, count, export, import and compact the store of a broker that does not run.
 ///
-/// Exit status: 0 done, and the store is sound; 1 something in it is damaged; 2 not done.
+/// Exit status: 0 done, and the store is sound; 1 something in it is damaged, or was not carried; 2 not done.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -68,6 +67,8 @@ struct Place {
 
 /// Some of the store is damaged.
 const DAMAGED: u8 = 1;
+/// Something of an export means nothing to a store.
+const LEFT: u8 = 1;
 /// It was not done.
 const NOT_DONE: u8 = 2;
 
@@ -157,13 +158,11 @@ fn act(action: &Action, out: &mut dyn Write) -> Result<u8, String> {
             let exported = match output {
                 None => inspect::export(&store.disk, &mut BufWriter::new(out)),
                 Some(path) => {
-                    // It has what nobody else may read in the data directory.
-                    let mut options = File::options();
-                    let options = options.write(true).create_new(true).mode(0o600);
-                    let file = output::made(options.open(path))
-                        .map_err(|error| format!("{}: {error}", path.display()))?;
-                    let exported = inspect::export(&store.disk, &mut BufWriter::new(&file));
-                    file.sync_all().map_err(|error| named(path, &error))?;
+                    let mut file = ExportFile::begin(path)?;
+                    let exported = inspect::export(&store.disk, &mut file);
+                    if exported.is_ok() {
+                        file.finish()?;
+                    }
                     exported
                 }
             };
@@ -193,7 +192,12 @@ fn act(action: &Action, out: &mut dyn Write) -> Result<u8, String> {
                 folder.display()
             )
             .map_err(written)?;
-            Ok(0)
+            if imported.of_cluster == 0 {
+                return Ok(0);
+            }
+            let keys = counted(imported.of_cluster, "key");
+            eprintln!("not carried: {keys} of requests of HTTP, which a store has in another form");
+            Ok(LEFT)
         }
         Action::Compact(place) => {
             let store = place.lock(false)?;

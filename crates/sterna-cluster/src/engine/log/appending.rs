@@ -7,11 +7,12 @@ use async_nats::jetstream::message::PublishMessage;
 use ring::digest;
 use sterna_broker::{Destination, Message, Once, name_of as name_of_key};
 
-use super::{Item, MOST_IN_ENTRY, TOGETHER, Waiting};
+use super::{Item, MOST_IN_ENTRY, Waiting};
 use crate::commits::Part;
 use crate::engine::sessions::key_of;
 use crate::engine::{Core, retained};
 use crate::owners::Key;
+use crate::subjects;
 use crate::tail;
 use crate::wire::EncodedRun;
 
@@ -181,7 +182,7 @@ impl Core {
                         |once| name_of(once, &one.message),
                     );
                     let place = retained::place(one.message.topic());
-                    let subject = self.settings.subject(&format!("log.{place}"));
+                    let subject = self.settings.subject(&subjects::log(&place));
                     entries.push(Entry::new(subject, id, one.shard));
                     let at = entries.len() - 1;
                     // A message with a name of its own is alone in its entry.
@@ -198,7 +199,7 @@ impl Core {
     /// The entry of messages that were published together: the first of them, and those that follow it.
     fn entry_together(&self, first: Waiting, waiting: &mut VecDeque<Item>, serial: u64) -> Entry {
         let own = (&self.settings.node, self.incarnation.get());
-        let subject = self.settings.subject(&format!("log.{TOGETHER}"));
+        let subject = self.settings.subject(&subjects::log(subjects::TOGETHER));
         let id = format!("{}.{}.log.{serial}", own.0, own.1);
         let mut entry = Entry::new(subject, id, first.shard);
         let mut left = first.following;

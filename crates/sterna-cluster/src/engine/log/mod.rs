@@ -6,6 +6,7 @@
 //! entry, whatever their topics: its subject is the same for all of these.
 
 mod appending;
+mod carried;
 mod needs;
 mod passing;
 mod reading;
@@ -29,6 +30,7 @@ use crate::owners::Key;
 use crate::port::LogView;
 use crate::tail::Tail;
 pub(super) use appending::name_in;
+pub(super) use carried::{POSITION, first_in};
 use needs::Needs;
 use repeating::Repeats;
 
@@ -36,11 +38,8 @@ use repeating::Repeats;
 const PLACE_BITS: u32 = 10;
 
 /// Messages of one entry.
-const MOST_IN_ENTRY: usize = 1 << PLACE_BITS;
+pub(super) const MOST_IN_ENTRY: usize = 1 << PLACE_BITS;
 const _: () = assert!(sterna_broker::MOST_TOGETHER <= MOST_IN_ENTRY);
-
-/// The subject of entries whose messages were published together. No topic has it.
-const TOGETHER: &str = "together";
 
 /// An item that waits for the log.
 #[derive(Debug)]
@@ -85,6 +84,7 @@ pub(in crate::engine) struct Log {
     tail_reading: Mutex<()>,
     has_forgotten: Cell<bool>,
     repeats: RefCell<Repeats>,
+    carried: RefCell<carried::Carried>,
 }
 
 impl Log {
@@ -102,6 +102,7 @@ impl Log {
             tail_reading: Mutex::default(),
             has_forgotten: Cell::new(false),
             repeats: RefCell::default(),
+            carried: RefCell::default(),
         }
     }
 
@@ -111,11 +112,11 @@ impl Log {
     }
 }
 
-const fn position(sequence: u64, place: usize) -> u64 {
+pub(super) const fn position(sequence: u64, place: usize) -> u64 {
     sequence << PLACE_BITS | place as u64
 }
 
-const fn sequence(position: u64) -> u64 {
+pub(super) const fn sequence(position: u64) -> u64 {
     position >> PLACE_BITS
 }
 
@@ -152,15 +153,14 @@ impl Core {
         }
     }
 
-    /// The messages of an entry, with their positions.
-    fn messages_of(&self, sequence: u64, payload: &[u8]) -> Vec<(u64, Message)> {
+    /// The messages of an entry, with their positions from that of the first on.
+    fn messages_of(&self, (sequence, first): (u64, u64), payload: &[u8]) -> Vec<(u64, Message)> {
         match self.read(payload) {
             Ok(runs) => {
                 let count = runs.iter().map(|run| run.messages.len()).sum::<usize>();
                 let mut found = Vec::with_capacity(count.min(MOST_IN_ENTRY));
                 let messages = runs.into_iter().flat_map(|run| run.messages);
-                let messages = messages.enumerate().take(MOST_IN_ENTRY);
-                found.extend(messages.map(|(place, message)| (position(sequence, place), message)));
+                found.extend((first..).zip(messages).take(MOST_IN_ENTRY));
                 found
             }
             Err(error) => {

@@ -8,7 +8,7 @@ use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::consumer::DeliverPolicy;
 use sterna_broker::{FromPeer, Message};
 
-use super::{MOST_IN_ENTRY, position};
+use super::{MOST_IN_ENTRY, first_in, position};
 use crate::engine::incoming::Pace;
 use crate::engine::streams::LOG;
 use crate::engine::{Core, Retry};
@@ -67,7 +67,8 @@ impl Core {
                 self.note_name(name.as_str());
             }
             self.note_settled(entry.position, entry.headers.as_ref());
-            let mut messages = self.messages_of(entry.position, &entry.payload);
+            let first = first_in(entry.position, entry.headers.as_ref());
+            let mut messages = self.messages_of((entry.position, first), &entry.payload);
             let flashes = self.sort_arrived(arrival, &mut messages);
             if !flashes.is_empty() {
                 let flashes = flashes.into_iter().map(|one| (one, FromPeer::Deliver));

@@ -13,12 +13,13 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use sterna_broker::{ReadAnswer, ReadRequest};
 
-use super::{TOGETHER, position, sequence};
+use super::{first_in, position};
 use crate::engine::streams::LOG;
 use crate::engine::{Core, Retry, retained};
 use crate::owners::number_in;
 use crate::port::ToShard;
 use crate::subject;
+use crate::subjects;
 
 /// Patterns of subjects that NATS is asked for. A reader with more looks at every entry.
 const MOST_PATTERNS: usize = 16;
@@ -81,7 +82,7 @@ impl Core {
         answer: &mut ReadAnswer,
     ) -> Result<(), String> {
         let patterns = self.patterns(&request.filters);
-        let from = sequence(answer.next).max(1);
+        let from = self.entry_at(answer.next);
         let mut heads: Vec<Head> = patterns.into_iter().map(Head::new).collect();
         // Each has its part of what the reader takes.
         let most_entries = (request.most_messages / heads.len().max(1)).clamp(1, MOST_IN_BATCH);
@@ -101,12 +102,13 @@ impl Core {
                 answer.next = request.to;
                 return Ok(());
             };
-            if position(entry.sequence, 0) >= request.to {
+            let first = first_in(entry.sequence, Some(&entry.headers));
+            if first >= request.to {
                 answer.next = request.to;
                 return Ok(());
             }
             let arrival = self.arrival(Some(&entry.headers));
-            let mut found = self.messages_of(entry.sequence, &entry.payload);
+            let mut found = self.messages_of((entry.sequence, first), &entry.payload);
             self.sort_arrived(arrival, &mut found);
             for (at, message) in found {
                 if at < answer.next || at >= request.to {
@@ -119,11 +121,14 @@ impl Core {
                 }
                 answer.next = at + 1;
                 if messages >= request.most_messages || bytes >= request.most_bytes {
+                    self.note_carried(answer.next, entry.sequence);
                     return Ok(());
                 }
             }
             next = entry.sequence + 1;
-            answer.next = position(next, 0).min(request.to);
+            if first == position(entry.sequence, 0) {
+                answer.next = position(next, 0).min(request.to);
+            }
             for head in &mut heads {
                 if (head.entries.front()).is_some_and(|known| known.sequence == entry.sequence) {
                     head.entries.pop_front();
@@ -247,13 +252,13 @@ impl Core {
         if filters.iter().any(|filter| is_wild(filter)) {
             patterns.insert("long.>".to_owned());
         }
-        patterns.insert(TOGETHER.to_owned());
+        patterns.insert(subjects::TOGETHER.to_owned());
         if patterns.len() > MOST_PATTERNS {
             patterns = HashSet::from([">".to_owned()]);
         }
         let patterns = patterns.into_iter();
         patterns
-            .map(|pattern| self.settings.subject(&format!("log.{pattern}")))
+            .map(|pattern| self.settings.subject(&subjects::log(&pattern)))
             .collect()
     }
 }

@@ -1,7 +1,7 @@
 //! Records that entries of the log settle. Each is told with its entry, and remembered until it is kept.
 
 use async_nats::HeaderMap;
-use sterna_broker::Settles as Wanted;
+use sterna_broker::{Records, Settles as Wanted};
 
 use super::reading::Head;
 use super::{Waiting, position, sequence};
@@ -10,7 +10,8 @@ use crate::engine::sessions::key_of;
 use crate::engine::{Core, Retry};
 use crate::owners::Key;
 use crate::requests;
-use crate::tail::{self, Records, Settled, Settles};
+use crate::subjects;
+use crate::tail::{self, Settled, Settles};
 
 impl Core {
     /// The header's line of a message's entry; `None` where the message settles nothing.
@@ -106,13 +107,19 @@ impl Core {
         }
     }
 
+    /// Reads the tail in front of a position, of a log that this does not follow.
+    pub(in crate::engine) async fn read_tail_to(&self, end: u64) -> Result<(), String> {
+        self.log.tail.borrow_mut().begin(end);
+        self.read_tail().await
+    }
+
     /// Reads what came by before this node followed the log.
     async fn read_tail(&self) -> Result<(), String> {
         let missing = self.log.tail.borrow().missing();
         let Some((from, to)) = missing else {
             return Ok(());
         };
-        let mut head = Head::new(self.settings.subject("log.>"));
+        let mut head = Head::new(self.settings.subject(&subjects::log(">")));
         let mut next = sequence(from).max(1);
         while let Some(entry) = self.next_of(&mut head, next).await? {
             if position(entry.sequence, 0) >= to {

@@ -9,8 +9,9 @@ use sterna_broker::{Message, MessageHeader};
 
 use super::super::Core;
 use super::super::outgoing::Charge;
-use super::super::retained::place;
+use super::super::retained::{as_retained, place};
 use crate::commits::Part;
+use crate::subjects;
 use crate::wire::{self, EncodedRun};
 
 /// Messages of one entry: as many as an entry of the log has at most.
@@ -111,7 +112,12 @@ impl Core {
     }
 
     fn new_entry(&self, first: &Waiting, serial: u64) -> Entry {
-        let kind = if first.message.retain() { "r" } else { "m" };
+        let [retained, other] = subjects::OUT_KINDS;
+        let kind = if first.message.retain() {
+            retained
+        } else {
+            other
+        };
         let place = place(first.message.topic());
         let region = self.settings.region.as_ref();
         let region = region.map_or("", |region| &*region.name);
@@ -120,7 +126,7 @@ impl Core {
         let name = first.name.clone();
         let name = name.unwrap_or_else(|| format!("{node}.{incarnation}.out.{serial}"));
         Entry {
-            subject: self.settings.subject(&format!("out.{kind}.{place}")),
+            subject: self.settings.subject(&subjects::out(kind, &place)),
             id: format!("@{region}.{name}"),
             run: EncodedRun::new(first.shard),
             messages: Vec::new(),
@@ -137,7 +143,7 @@ impl Core {
                 .payload(payload)
                 .message_id(&entry.id);
             if let Some(first) = entry.messages.first().filter(|one| one.message.retain()) {
-                publish = self.as_retained(publish, &first.message, first.is_quiet);
+                publish = as_retained(publish, first.is_quiet);
             }
             let subject = entry.subject.clone();
             ((entry, bytes), subject, publish)

@@ -32,13 +32,11 @@ use super::writing::as_last;
 use super::{Core, retained};
 use crate::report::RegionView;
 use crate::settings::Settings;
+use crate::subjects;
 use crate::table::OUTSIDE;
 
 /// Messages that leave a region.
 pub(super) const OUT: &str = "OUT";
-
-/// Where retained messages of other regions lie, beside this one's own.
-pub(super) const RETAINED_OF: &str = "retained-of";
 
 /// The oldest server of NATS that remembers how far it has copied a stream after what it has copied was removed.
 const LEAST_NATS: (i64, i64) = (2, 15);
@@ -109,7 +107,6 @@ pub(super) fn out(settings: &Settings, base: Config) -> Option<Config> {
             DiscardPolicy::Old
         },
         max_bytes: i64::try_from(region.waiting_bytes).unwrap_or(i64::MAX),
-        allow_message_ttl: true,
         ..base
     })
 }
@@ -117,29 +114,30 @@ pub(super) fn out(settings: &Settings, base: Config) -> Option<Config> {
 /// All that other regions send, for the log.
 pub(super) fn sources_of_log(settings: &Settings) -> Option<Vec<Source>> {
     sources(settings, |_| {
-        vec![
-            ("out.m.>", "log.>".to_owned()),
-            ("out.r.>", "log.>".to_owned()),
-        ]
+        let kinds = subjects::OUT_KINDS.into_iter();
+        let all = kinds.map(|kind| (subjects::out(kind, ">"), subjects::log(">")));
+        all.collect()
     })
 }
 
 /// The retained messages that other regions send, each region's beside the others'.
 pub(super) fn sources_of_retained(settings: &Settings) -> Option<Vec<Source>> {
     sources(settings, |region| {
-        vec![("out.r.>", format!("{RETAINED_OF}.{region}.>"))]
+        let [retained, _] = subjects::OUT_KINDS;
+        let from = subjects::out(retained, ">");
+        vec![(from, subjects::retained_of(region, ">"))]
     })
 }
 
 fn sources(
     settings: &Settings,
-    places: impl Fn(&str) -> Vec<(&'static str, String)>,
+    places: impl Fn(&str) -> Vec<(String, String)>,
 ) -> Option<Vec<Source>> {
     let region = settings.region.as_ref()?;
     let of_remote = region.remotes.iter().map(|remote| {
         let transforms = places(&remote.name).into_iter();
         let transforms = transforms.map(|(from, to)| SubjectTransform {
-            source: settings.subject_of(&remote.name, from),
+            source: settings.subject_of(&remote.name, &from),
             destination: settings.subject(&to),
         });
         Source {
@@ -249,6 +247,7 @@ impl Core {
         };
         let (mut told, mut looks) = (BTreeMap::new(), 0_u64);
         let mut cleared = 0;
+        let mut to_remove = Vec::new();
         loop {
             tokio::time::sleep(LOOK).await;
             looks += 1;
@@ -258,14 +257,17 @@ impl Core {
             if self.has_outside() {
                 self.look_at_out(&mut cleared).await;
             }
-            let mut cleared = (self.regions.versions.borrow_mut()).forget_before(self.wall_ms());
+            let now_ms = self.wall_ms();
+            let cleared = (self.regions.versions.borrow_mut()).forget_before(now_ms, &region.name);
+            to_remove.extend(cleared);
             // Writes of this region remove those before them; copies that NATS makes do not.
             let replaced = (self.regions.versions.borrow_mut()).take_replaced();
-            cleared.extend(replaced.into_iter().filter(|one| one.region != region.name));
+            to_remove.extend(replaced.into_iter().filter(|one| one.region != region.name));
             if !self.table.borrow().is_first() {
+                to_remove.clear();
                 continue;
             }
-            self.remove_cleared(&cleared).await;
+            to_remove = self.remove_cleared(to_remove).await;
             for remote in &region.remotes {
                 let came = self.regions.came.borrow().get(&remote.name).cloned();
                 let Some(last) = came else { continue };
@@ -278,26 +280,33 @@ impl Core {
         }
     }
 
-    /// Removes retained messages of regions that another one has cleared. A removal that fails is tried at the next look.
-    async fn remove_cleared(&self, cleared: &[versions::Cleared]) {
+    /// Removes retained messages of regions that have expired, or that another message has cleared or replaced. Returns
+    /// those that NATS may still have.
+    async fn remove_cleared(&self, cleared: Vec<versions::Cleared>) -> Vec<versions::Cleared> {
+        let mut left = Vec::new();
         let Ok(stream) = self
             .jetstream
             .get_stream_no_info(self.settings.stream(RETAINED))
             .await
         else {
-            return;
+            return cleared;
         };
         for some in cleared.chunks(self.settings.maximum_in_flight) {
             let removals = some.iter().map(async |one| {
                 let subject = self.retained_subject(&one.region, &one.topic);
                 // Later messages of its region lie behind that.
                 let purge = stream.purge().filter(subject).sequence(one.position + 1);
-                purge.await.is_ok().then_some(one)
+                (one, purge.await.is_ok())
             });
-            for one in join_all(removals).await.into_iter().flatten() {
-                self.regions.versions.borrow_mut().was_removed(one);
+            for (one, is_removed) in join_all(removals).await {
+                if is_removed {
+                    self.regions.versions.borrow_mut().was_removed(one);
+                } else {
+                    left.push(one.clone());
+                }
             }
         }
+        left
     }
 
     /// Where the last retained message of a region lies.
@@ -305,9 +314,9 @@ impl Core {
         let own = self.settings.region.as_ref().map(|own| &*own.name);
         let place = retained::place(topic);
         self.settings.subject(&if own == Some(region) {
-            format!("retained.{place}")
+            subjects::retained(&place)
         } else {
-            format!("{RETAINED_OF}.{region}.{place}")
+            subjects::retained_of(region, &place)
         })
     }
 
@@ -315,7 +324,7 @@ impl Core {
     async fn tell_what_came(&self, remote: &str, last: &import::Last) {
         let own = self.settings.region.iter().map(|region| &*region.name);
         let own: String = own.collect();
-        let subject = self.settings.subject_of(remote, &format!("taken.{own}"));
+        let subject = self.settings.subject_of(remote, &subjects::taken(&own));
         let line = format!("{FORM} {}", last.sequence);
         // Both are told again soon.
         let _ = self.client.publish(subject, line.into()).await;
@@ -344,7 +353,7 @@ impl Core {
             let has = Has { sequence, heard_ms };
             self.regions.has.borrow_mut().insert(region.to_owned(), has);
         };
-        self.hear_each("taken.*", hear).await;
+        self.hear_each(&subjects::taken("*"), hear).await;
     }
 
     /// The last entry that all other regions have; 0 where one has not said so.
@@ -447,5 +456,5 @@ impl Core {
 
 /// Where is noted how far a region's messages have come.
 fn record(remote: &str) -> String {
-    format!("node.region.{remote}.came.last")
+    subjects::came(remote)
 }

@@ -35,7 +35,18 @@ struct Version {
     position: u64,
 }
 
-/// A region's retained message that another region has cleared, or a later one of its region has replaced. NATS keeps it
+impl Version {
+    /// Where this region's stream has it.
+    fn in_stream(&self, topic: &str) -> Cleared {
+        Cleared {
+            topic: topic.into(),
+            region: self.region.clone(),
+            position: self.position,
+        }
+    }
+}
+
+/// A region's retained message that has expired, that another region has cleared, or a later one of its region has replaced. NATS keeps it
 /// until it is removed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Cleared {
@@ -122,9 +133,10 @@ impl Versions {
         newest(self.topics.get(topic)?).map(|newest| &*newest.region)
     }
 
-    /// Forgets what was over at a time, now and then. Returns what is to be removed from this region's stream by then:
-    /// it would be back when the message that has cleared it is over.
-    pub(super) fn forget_before(&mut self, now_ms: u64) -> Vec<Cleared> {
+    /// Forgets what was over at a time, now and then. Returns what is to be removed from the stream of this region,
+    /// `own`, by then: copies of other regions' messages that have expired, and those that would be back when the message
+    /// that has cleared them is over.
+    pub(super) fn forget_before(&mut self, now_ms: u64, own: &str) -> Vec<Cleared> {
         let mut cleared = Vec::new();
         if now_ms.abs_diff(self.looked_ms) < LOOK_MS {
             return cleared;
@@ -132,18 +144,17 @@ impl Versions {
         self.looked_ms = now_ms;
         self.topics.retain(|topic, versions| {
             let last = newest(versions).filter(|newest| newest.is_empty).cloned();
-            versions.retain(|version| version.until_ms > now_ms);
+            let over = versions.extract_if(.., |version| version.until_ms <= now_ms);
+            // The end of an own one is written by its node.
+            let over = over.filter(|version| version.region != own);
+            cleared.extend(over.map(|version| version.in_stream(topic)));
             if let Some(last) = last {
                 if last.until_ms <= now_ms {
                     return false;
                 }
                 if last.published_ms.saturating_add(SETTLED_MS) <= now_ms {
                     let others = versions.iter().filter(|version| !version.is_empty);
-                    cleared.extend(others.map(|version| Cleared {
-                        topic: topic.clone(),
-                        region: version.region.clone(),
-                        position: version.position,
-                    }));
+                    cleared.extend(others.map(|version| version.in_stream(topic)));
                 }
             }
             !versions.is_empty()
@@ -217,9 +228,17 @@ mod tests {
         versions.note("kept", ("a", 1), 5, None, false);
         versions.note("expires", ("a", 2), 5, Some(100_000), false);
         versions.note("cleared", ("a", 3), 5, None, true);
-        versions.forget_before(200_000);
+        versions.note("own", ("own", 9), 5, Some(100_000), false);
+        // The end of an own message is a record, and the copy of another region's is removed.
+        let over = versions.forget_before(200_000, "own");
+        let of_a = Cleared {
+            topic: "expires".into(),
+            region: "a".into(),
+            position: 2,
+        };
+        assert_eq!(over, [of_a]);
         assert_eq!(versions.topics.len(), 2);
-        versions.forget_before(5 + CLEARED.as_millis() as u64);
+        versions.forget_before(5 + CLEARED.as_millis() as u64, "own");
         assert_eq!(versions.newest("kept"), Some("a"));
         assert_eq!(versions.topics.len(), 1);
     }
@@ -232,8 +251,12 @@ mod tests {
         for (region, position, published_ms, is_empty) in ways {
             versions.note("t", (region, position), published_ms, None, is_empty);
         }
-        assert_eq!(versions.forget_before(LOOK_MS), [], "it may not be settled");
-        let mut cleared = versions.forget_before(day_ms);
+        assert_eq!(
+            versions.forget_before(LOOK_MS, "own"),
+            [],
+            "it may not be settled"
+        );
+        let mut cleared = versions.forget_before(day_ms, "own");
         cleared.sort_by_key(|one| one.position);
         let of = |region: &str, position| Cleared {
             topic: "t".into(),
@@ -245,10 +268,10 @@ mod tests {
         // It has published anew since.
         versions.note("t", ("c", 4), 8, None, false);
         versions.was_removed(&cleared[1]);
-        assert_eq!(versions.forget_before(2 * day_ms), [of("c", 4)]);
+        assert_eq!(versions.forget_before(2 * day_ms, "own"), [of("c", 4)]);
         assert_eq!(versions.newest("t"), Some("b"));
         // Another node removes it, or nobody does.
-        versions.forget_before(10 + CLEARED.as_millis() as u64 + LOOK_MS);
+        versions.forget_before(10 + CLEARED.as_millis() as u64 + LOOK_MS, "own");
         assert!(versions.topics.is_empty(), "{versions:?}");
     }
 
@@ -257,7 +280,7 @@ mod tests {
     fn what_was_cleared_at_the_end_of_time_is_looked_at_as_all_else() {
         let mut versions = Versions::default();
         versions.note("t", ("a", 1), u64::MAX, None, true);
-        assert_eq!(versions.forget_before(24 * 3_600_000), []);
+        assert_eq!(versions.forget_before(24 * 3_600_000, "own"), []);
     }
 
     #[test]
@@ -265,8 +288,8 @@ mod tests {
         let mut versions = Versions::default();
         versions.note("t", ("a", 1), 20, None, false);
         versions.note("t", ("b", 2), 10, None, true);
-        assert_eq!(versions.forget_before(24 * 3_600_000), []);
-        versions.forget_before(10 + CLEARED.as_millis() as u64 + LOOK_MS);
+        assert_eq!(versions.forget_before(24 * 3_600_000, "own"), []);
+        versions.forget_before(10 + CLEARED.as_millis() as u64 + LOOK_MS, "own");
         assert_eq!(versions.newest("t"), Some("a"));
     }
 }

@@ -7,11 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sterna_broker::{
     Appended, Broker, Change, Committed, CompanionRecord, Companions, ConsumerId, Directory, Event,
     Frame, Full, Keeping, Limits, Message, MessageHeader, MessageName, OpenSession, Outbound,
-    Outgoing, Ownership, PeerGate, Publication, Qos, ReadAnswer, ReadRequest, Record, SessionKey,
-    ShardId, Store, Wanted,
+    Outgoing, Ownership, PeerGate, Publication, Qos, ReadAnswer, ReadRequest, Record, Records,
+    SessionKey, ShardId, Store, Wanted,
 };
 use sterna_cluster::owners::Process;
-use sterna_cluster::tail::Records;
 
 pub(crate) const CLIENT: &str = "c";
 

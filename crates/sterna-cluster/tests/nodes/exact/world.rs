@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sterna_broker::{Destination, Once, Outgoing, SessionKey, Settles as Wanted};
+use sterna_broker::{Destination, Once, Outgoing, Records, SessionKey, Settles as Wanted};
 use sterna_cluster::owners::{Key, Process};
-use sterna_cluster::tail::{Records, Settled, Settles, Tail};
+use sterna_cluster::tail::{Settled, Settles, Tail};
 
 use super::node::Node;
 

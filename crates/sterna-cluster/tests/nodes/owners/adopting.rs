@@ -54,6 +54,23 @@ fn what_a_node_left_that_is_gone_comes_to_a_shard_at_once() {
     assert_eq!((owners.busy(), owners.held()), (0, 1));
 }
 
+/// The shard that is to have it is busy, and a client on another one waits for the session until its time is over.
+#[test]
+fn who_was_refused_does_not_end_the_session_that_has_come_to_a_shard() {
+    let mut owners = with_another_node();
+    let written = taken_over(&mut owners, Ok(50));
+    owners.record_passed(30_120, 50, KEY, &written);
+    assert_eq!(adoptions(&mut owners), 1);
+    owners.claim(30_130, KEY, request_of("alice", 1, false));
+    owners.tick(30_130 + TERMS.claim_timeout_ms);
+    let actions = owners.take_actions();
+    let refused = |action: &Action<u64>| matches!(action, Action::Settled { result: Err(_), .. });
+    assert!(actions.iter().any(refused), "{actions:?}");
+    owners.was_adopted(35_140, KEY);
+    owners.check(35_140);
+    assert_eq!((owners.busy(), owners.held()), (0, 1));
+}
+
 /// Its mark may be in the stream already when the record is written, and come by after that.
 #[test]
 fn who_takes_over_from_a_node_that_is_back_waits_for_its_lease() {

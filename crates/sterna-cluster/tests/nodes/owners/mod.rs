@@ -5,6 +5,7 @@
 //! `STERNA_SEEDS` says which seeds are played (`seeds/mod.rs` of the broker's tests).
 
 mod adopting;
+mod refusing;
 mod world;
 
 use sterna_cluster::owners::{

@@ -6,11 +6,11 @@ mod stream;
 mod verdict;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
 
 use sterna_cluster::owners::{
-    Action, Begin, Floor, Key, Mark, Owners, Process, Record, Terms, WriteError,
+    Action, Begin, Floor, Key, Mark, Overtaken, Owners, Process, Record, Terms, WriteError,
 };
 
 const NODES: usize = 3;
@@ -25,6 +25,8 @@ const TERMS: Terms = Terms {
     claim_timeout_ms: 5_000,
 };
 const RESTED_MS: u64 = 60_000;
+/// Time after which a node takes NATS for silent.
+const ANSWER_MS: u64 = 500;
 /// Time for which it stays that a session has ended: at least the absence.
 const ENDED_MS: u64 = TERMS.absence_ms;
 
@@ -78,6 +80,8 @@ enum Item {
 enum Event {
     Read(usize, u64, Key, u64),
     Write(usize, u64, Key, u64, u64, Record),
+    /// A write that NATS has begun is done.
+    Commit(usize, u64, Key, u64, Record, u64),
     Mark(usize, u64, u64),
     HasRead(usize, u64, Key, u64, Result<Option<(u64, Record)>, ()>),
     WasWritten(usize, u64, Key, u64, Result<u64, WriteError>),
@@ -124,6 +128,8 @@ struct Node {
     later: Vec<Event>,
     /// Connections whose wills it was asked to publish.
     asked: Vec<u64>,
+    /// Why it has said last that a claim is overtaken.
+    overtaken: Option<Overtaken>,
 }
 
 /// What became of a will.
@@ -162,9 +168,15 @@ pub(crate) struct World {
     next_event: u64,
     stream: Vec<Item>,
     last: HashMap<Key, usize>,
+    /// Keys with a write that NATS has begun: it refuses others meanwhile.
+    in_process: HashSet<Key>,
     /// What NATS has of each node's floor, and since when.
     floors: HashMap<Arc<str>, (Floor, u64)>,
     next_connection: u64,
+    /// The last connection of each client.
+    latest: HashMap<Key, u64>,
+    /// Connections that came when no other of their clients was waiting.
+    alone: HashSet<u64>,
     wills: BTreeMap<u64, Fate>,
     found: Option<String>,
 }
@@ -240,6 +252,7 @@ impl World {
                 waiting: HashMap::new(),
                 later: Vec::new(),
                 asked: Vec::new(),
+                overtaken: None,
             })
             .collect();
         let mut world = Self {
@@ -258,8 +271,11 @@ impl World {
             next_event: 0,
             stream: Vec::new(),
             last: HashMap::new(),
+            in_process: HashSet::new(),
             floors: HashMap::new(),
             next_connection: 1,
+            latest: HashMap::new(),
+            alone: HashSet::new(),
             wills: BTreeMap::new(),
             found: None,
         };
@@ -371,39 +387,36 @@ impl World {
             }
             Event::Write(node, start, key, attempt, expected, record) => {
                 let last = self.last.get(&key).map_or(0, |&at| at as u64 + 1);
-                let answer = if last == expected {
-                    if last > 0
-                        && let Item::Record(_, before) = &self.stream[last as usize - 1]
-                        && let Some(will) = &before.will
-                    {
-                        // It is the writer's now.
-                        let connection = u64::from_be_bytes(will[..].try_into().expect("a number"));
-                        self.nodes[node].asked.push(connection);
-                        let fate = self.wills.entry(connection).or_default();
-                        // The owner itself has taken it out.
-                        fate.is_over |= fate.has_left
-                            && before.owner == record.owner
-                            && before.will != record.will;
-                        if self.nodes[node].start != start {
-                            self.may_be_lost(node);
-                        }
-                    }
-                    self.last.insert(key, self.stream.len());
-                    Ok(self.append(Item::Record(key, record)))
+                let refusal = if self.in_process.contains(&key) {
+                    // NATS names no last record there, which not every client understands.
+                    let is_understood = self.dice.one_in(2);
+                    Some(if is_understood {
+                        WriteError::Conflict
+                    } else {
+                        WriteError::Unknown
+                    })
                 } else {
-                    Err(WriteError::Conflict)
+                    (last != expected).then_some(WriteError::Conflict)
                 };
-                let is_lost = self.is_lost(node);
-                let answer = if is_lost {
-                    Err(WriteError::Unknown)
+                let in_ms = self.delay_ms();
+                if let Some(refusal) = refusal {
+                    let answer = Err(self.heard(node, refusal));
+                    self.schedule(in_ms, Event::WasWritten(node, start, key, attempt, answer));
                 } else {
-                    answer
-                };
-                if is_lost {
-                    self.may_be_lost(node);
+                    self.in_process.insert(key);
+                    let event = Event::Commit(node, start, key, attempt, record, self.era);
+                    self.schedule(in_ms, event);
                 }
-                let in_ms = self.delay_ms() + if is_lost { 500 } else { 0 };
-                self.schedule(in_ms, Event::WasWritten(node, start, key, attempt, answer));
+            }
+            Event::Commit(node, start, key, attempt, record, era) => {
+                if era == self.era {
+                    self.in_process.remove(&key);
+                    self.commit(node, start, (key, attempt), record);
+                } else {
+                    let unknown = Err(WriteError::Unknown);
+                    let event = Event::WasWritten(node, start, key, attempt, unknown);
+                    self.schedule(ANSWER_MS, event);
+                }
             }
             Event::Mark(node, start, sent_ms) => {
                 let known = &self.nodes[node];
@@ -493,6 +506,47 @@ impl World {
         }
     }
 
+    /// An answer of NATS, or that there was none.
+    fn heard(&mut self, node: usize, error: WriteError) -> WriteError {
+        if self.is_lost(node) {
+            WriteError::Unknown
+        } else {
+            error
+        }
+    }
+
+    /// NATS has a record, and says so.
+    fn commit(&mut self, node: usize, start: u64, (key, attempt): (Key, u64), record: Record) {
+        if let Some(&last) = self.last.get(&key)
+            && let Item::Record(_, before) = &self.stream[last]
+            && let Some(will) = &before.will
+        {
+            // It is the writer's now.
+            let connection = u64::from_be_bytes(will[..].try_into().expect("a number"));
+            self.nodes[node].asked.push(connection);
+            let fate = self.wills.entry(connection).or_default();
+            // The owner itself has taken it out.
+            fate.is_over |=
+                fate.has_left && before.owner == record.owner && before.will != record.will;
+            if self.nodes[node].start != start {
+                self.may_be_lost(node);
+            }
+        }
+        self.last.insert(key, self.stream.len());
+        let sequence = self.append(Item::Record(key, record));
+        let is_lost = self.is_lost(node);
+        if is_lost {
+            self.may_be_lost(node);
+        }
+        let in_ms = self.delay_ms() + if is_lost { ANSWER_MS } else { 0 };
+        let answer = if is_lost {
+            Err(WriteError::Unknown)
+        } else {
+            Ok(sequence)
+        };
+        self.schedule(in_ms, Event::WasWritten(node, start, key, attempt, answer));
+    }
+
     fn process(&self, node: usize) -> Option<Process> {
         (self.nodes[node].owners.as_ref()).map(|owners| owners.own().clone())
     }
@@ -524,7 +578,10 @@ impl World {
         match action {
             Action::Read { key, attempt } => {
                 if self.is_lost(node) {
-                    self.schedule(500, Event::HasRead(node, start, key, attempt, Err(())));
+                    self.schedule(
+                        ANSWER_MS,
+                        Event::HasRead(node, start, key, attempt, Err(())),
+                    );
                 } else {
                     self.schedule(in_ms, Event::Read(node, start, key, attempt));
                 }
@@ -535,10 +592,13 @@ impl World {
                 expected,
                 record,
             } => {
-                if self.is_lost(node) {
+                let is_lost = self.is_lost(node);
+                if is_lost || in_ms > ANSWER_MS {
                     let unknown = Err(WriteError::Unknown);
-                    self.schedule(500, Event::WasWritten(node, start, key, attempt, unknown));
-                } else {
+                    let event = Event::WasWritten(node, start, key, attempt, unknown);
+                    self.schedule(ANSWER_MS, event);
+                }
+                if !is_lost {
                     let write = Event::Write(node, start, key, attempt, expected, record);
                     self.schedule(in_ms, write);
                 }
@@ -567,6 +627,7 @@ impl World {
                 let Some((key, outlives)) = known.waiting.remove(&session) else {
                     return;
                 };
+                self.check_refusal(node, session, key, &result);
                 if let Ok(Begin::Kept(client_id)) = &result
                     && self.fails_to_restore
                     && self.dice.one_in(3)
@@ -615,6 +676,7 @@ impl World {
             Action::Remove { key, sequence } => {
                 self.schedule(in_ms + ENDED_MS, Event::Removes(key, sequence));
             }
+            Action::Overtaken { why, .. } => self.nodes[node].overtaken = Some(why),
             Action::Discard { .. } => {}
             Action::Publish { will, .. } => self.publish(&will),
             Action::Scan => {

@@ -205,7 +205,7 @@ impl Api {
             Some(closed) => {
                 let kind = match closed {
                     Closed::MemoryShort => Kind::MemoryShort,
-                    Closed::WrongClock => Kind::ClusterAway,
+                    Closed::WrongClock | Closed::UnknownClock => Kind::ClusterAway,
                 };
                 Err(Trouble::new(kind, closed.detail()))
             }

@@ -76,15 +76,29 @@ impl Api {
                 }
             }
             if is_due(heartbeat_ms(subscription)) {
-                subscription.quiet_since_ms = now_ms;
-                // A response that is full needs no sign of life: it has more to say.
-                if out.has_room(subscription.exchange) {
-                    let mut buffer = std::mem::take(&mut self.buffer);
-                    buffer.extend_from_slice(subscription.format.heartbeat());
-                    flush(out, subscription, &mut buffer, now_ms);
-                    self.buffer = buffer;
-                }
+                self.beat(subscription, out, now_ms);
             }
+        }
+    }
+
+    /// Has every open response give a sign of life now.
+    pub(crate) fn show_life(&mut self, cx: &Context<'_>, peer: &mut Peer, out: &mut dyn Responses) {
+        for subscription in &mut peer.subscriptions {
+            let is_poll = matches!(subscription.outlet, Outlet::Poll(_));
+            if !is_poll && !matches!(subscription.state, State::Opening(_)) {
+                self.beat(subscription, out, cx.now_ms);
+            }
+        }
+    }
+
+    /// A sign of life. A response that is full needs none: it has more to say.
+    fn beat(&mut self, subscription: &mut Subscription, out: &mut dyn Responses, now_ms: u64) {
+        subscription.quiet_since_ms = now_ms;
+        if out.has_room(subscription.exchange) {
+            let mut buffer = std::mem::take(&mut self.buffer);
+            buffer.extend_from_slice(subscription.format.heartbeat());
+            flush(out, subscription, &mut buffer, now_ms);
+            self.buffer = buffer;
         }
     }
 
@@ -97,12 +111,15 @@ impl Api {
         at: usize,
     ) {
         let subscription = &peer.subscriptions[at];
-        let address = cx.net.info(peer.connection).map(|info| info.peer);
-        tracing::warn!(
-            peer = address.map(tracing::field::display),
-            session = &*subscription.name,
-            "the client of a subscription takes nothing; its response is cut off"
-        );
+        if let Some(more) = cx.repeats(peer.connection, &subscription.name, "it is cut off") {
+            let address = cx.net.info(peer.connection).map(|info| info.peer);
+            tracing::warn!(
+                peer = address.map(tracing::field::display),
+                session = &*subscription.name,
+                more = (more > 0).then_some(more),
+                "the client of a subscription takes nothing; its response is cut off"
+            );
+        }
         let id = subscription.exchange;
         if matches!(subscription.outlet, Outlet::Transport { .. }) {
             out.close_session(id, NO_ERROR, "nobody reads the subscription");

@@ -260,6 +260,7 @@ impl Api {
             || matches!(subscription.outlet, Outlet::Poll(_));
         if waits {
             self.counts.messages_sent += 1;
+            cx.log_session_refused(peer.connection, session, detail);
             fail(out, subscription.exchange, &subscription.reader, trouble);
         } else {
             finish(out, subscription);

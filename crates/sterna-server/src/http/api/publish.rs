@@ -284,13 +284,17 @@ pub(super) fn may_publish(
     if (cx.policy.rules).may_publish(identity.subject(cx, connection), topic, kind) {
         return Ok(());
     }
-    let peer = cx.net.info(connection).map(|info| info.peer);
-    tracing::info!(
-        peer = peer.map(tracing::field::display),
-        user = identity.user(),
-        topic,
-        "publication refused"
-    );
+    let name = identity.user().unwrap_or_default();
+    if let Some(more) = cx.repeats(connection, name, "publication refused") {
+        let peer = cx.net.info(connection).map(|info| info.peer);
+        tracing::info!(
+            peer = peer.map(tracing::field::display),
+            user = identity.user(),
+            topic,
+            more = (more > 0).then_some(more),
+            "publication refused"
+        );
+    }
     let detail = "the rules forbid to publish to this topic";
     Err(Trouble::new(Kind::Forbidden, detail))
 }

@@ -103,8 +103,13 @@ fn a_node_whose_clock_is_not_the_clusters_lets_nobody_in() {
         world.broker.send(peer, request);
         answer(&mut world.broker, peer).map(|told| (told.status, told.content))
     };
-    for is_wrong in [true, false] {
-        world.broker.fence().set_clock_wrong(is_wrong);
+    for verdict in [None, Some(true), Some(false)] {
+        match verdict {
+            // It is being compared.
+            None => world.broker.fence().await_clock(u64::MAX / 2),
+            Some(is_wrong) => world.broker.fence().set_clock_wrong(is_wrong),
+        }
+        let is_wrong = verdict != Some(false);
         for version in [V5, Version::V311] {
             let peer = world.broker.open();
             let connect = Packet::Connect(plain(version, "c"));

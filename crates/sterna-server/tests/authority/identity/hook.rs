@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sterna_mqtt::packet::{Auth, Connect, SubscribeOptions, Will};
@@ -19,6 +20,9 @@ use crate::identity::world::{
     ADMIN, DOORS, Door, Entered, Quiet, Shown, authorization, carries, certificate, enter, guarded,
     oauth, takes,
 };
+
+/// How long a question may take that is asked: a hang is told from a slow machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the service does with a question.
 #[derive(Clone)]
@@ -105,6 +109,19 @@ impl Hook {
 
     pub fn asked(&self) -> Vec<(String, Value)> {
         self.asked.lock().expect("a lock").clone()
+    }
+
+    /// Waits until it has read so many questions. A machine that is busy has them read after the broker has given them up.
+    pub fn await_asked(&self, count: usize) {
+        let begin = Instant::now();
+        while self.asked().len() < count {
+            assert!(
+                begin.elapsed() < PATIENCE,
+                "{} questions",
+                self.asked().len()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     pub fn url(&self) -> String {

@@ -153,7 +153,6 @@ fn a_slow_service_is_given_up_and_left_alone() {
     let hook = Hook::start(|_| Reply::Silence);
     let (_directory, mut config) = hooked(&hook, |config| {
         config.webhook.failures = 2;
-        // The service has read the question by then.
         config.webhook.timeout_ms = 2_000;
         config.webhook.pause_ms = 3_600_000;
     });
@@ -179,6 +178,7 @@ fn a_slow_service_is_given_up_and_left_alone() {
         ["CONNACK Server unavailable"]
     );
     told(&mut broker);
+    hook.await_asked(2);
     let asked = hook.asked().len();
     assert_eq!(asked, 2, "it is not asked after two failures");
     hook.answers(knows);

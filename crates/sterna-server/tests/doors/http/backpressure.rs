@@ -199,12 +199,18 @@ fn a_client_that_leaves_takes_its_subscriptions_along() {
             .filter(|session| session.consumer.is_some())
             .count()
     };
-    // By the end of its side, by a reset of the stream, and by the end of the transport.
+    // By the end of the transport, by the end of its side where the version needs both, and by a reset of the stream.
     let peer = http1::connect(&mut broker);
     let head = format!("GET {TOPIC} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     http1::say(&mut broker, peer, &head);
     assert_eq!(connected(&broker), 1);
-    broker.finish(peer, StreamId::FIRST);
+    broker.cut(peer);
+    assert_eq!(connected(&broker), 0);
+    let mut client = h2_client::Client::connect(&mut broker, b"");
+    let mut subscription = client.begin("GET", TOPIC, &[], Some(b""));
+    client.turn(&mut broker, &mut [&mut subscription]);
+    assert_eq!(connected(&broker), 1);
+    broker.finish(client.peer, StreamId::FIRST);
     assert_eq!(connected(&broker), 0);
     let mut client = h2_client::Client::connect(&mut broker, b"");
     let mut subscription = client.begin("GET", TOPIC, &[], Some(b""));

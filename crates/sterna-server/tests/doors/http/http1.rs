@@ -54,6 +54,100 @@ fn requests_are_answered_one_after_the_other_on_one_connection() {
     assert!(broker.is_closed(peer));
 }
 
+/// Asks, and ends the client's side. Returns what was answered until then.
+fn ask_and_end(broker: &mut Broker, request: &str) -> (Peer, String) {
+    let peer = connect(broker);
+    let answer = say(broker, peer, request);
+    broker.finish(peer, StreamId::FIRST);
+    (peer, answer)
+}
+
+fn heard(broker: &mut Broker, peer: Peer) -> String {
+    String::from_utf8(broker.take(peer)).expect("text")
+}
+
+fn post(broker: &mut Broker, payload: &str) {
+    let other = connect(broker);
+    let length = payload.len();
+    let head = format!(
+        "POST /v1/topics/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{payload}"
+    );
+    let answer = say(broker, other, &head);
+    assert!(answer.starts_with("HTTP/1.1 204 "), "{answer}");
+}
+
+/// A client that ends its side asks nothing more, and waits for what it has asked (RFC 9112, section 9.6).
+#[test]
+fn a_poll_outlives_the_end_of_its_clients_side() {
+    let mut broker = broker();
+    for (version, interim) in [("1.1", "HTTP/1.1 100 Continue\r\n\r\n"), ("1.0", "")] {
+        let get = format!("GET /v1/topics/a?wait=30s HTTP/{version}\r\nHost: localhost\r\n\r\n");
+        let (peer, _) = ask_and_end(&mut broker, &get);
+        assert_eq!(heard(&mut broker, peer), interim, "{version}");
+        broker.advance(20_000);
+        assert!(!broker.is_closed(peer), "{version}");
+        assert!(broker.wires[0].kept_half_closed.contains(&peer.id));
+        post(&mut broker, "late");
+        let answer = heard(&mut broker, peer);
+        assert!(answer.contains(" 200 OK\r\n"), "{answer}");
+        assert!(answer.contains("late"), "{answer}");
+        assert!(broker.is_closed(peer), "nothing more is to come");
+        // One that gets nothing.
+        let (peer, _) = ask_and_end(&mut broker, &get);
+        heard(&mut broker, peer);
+        broker.advance(30_000);
+        let answer = heard(&mut broker, peer);
+        assert!(answer.contains(" 204 No Content\r\n"), "{answer}");
+        assert!(broker.is_closed(peer));
+    }
+}
+
+/// A stream of events goes on. A sign of life at once finds out a client that has closed both sides.
+#[test]
+fn a_stream_of_events_outlives_the_end_of_its_clients_side() {
+    let mut broker = broker();
+    let get = "GET /v1/topics/a HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n";
+    let (peer, answer) = ask_and_end(&mut broker, get);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(heard(&mut broker, peer), "3\r\n:\n\n\r\n");
+    for (at, payload) in ["first", "second"].into_iter().enumerate() {
+        broker.advance(600_000);
+        assert!(!heard(&mut broker, peer).is_empty(), "heartbeats");
+        post(&mut broker, payload);
+        let event = heard(&mut broker, peer);
+        assert!(event.contains(payload), "{at}: {event}");
+        assert!(!broker.is_closed(peer), "{at}");
+    }
+    broker.cut(peer);
+    let (sessions, _) = broker.sessions(0);
+    assert!(sessions.iter().all(|session| session.consumer.is_none()));
+}
+
+/// What the client has cut off is refused, and requests behind the one that waits have their turn.
+#[test]
+fn what_was_asked_before_the_end_is_answered_in_order() {
+    let mut broker = broker();
+    let peer = connect(&mut broker);
+    let poll = "GET /v1/topics/a?wait=1s HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    assert_eq!(say(&mut broker, peer, &format!("{poll}{GET}{GET}")), "");
+    broker.finish(peer, StreamId::FIRST);
+    broker.advance(1_000);
+    let answer = heard(&mut broker, peer);
+    let statuses: Vec<&str> = (answer.split("HTTP/1.1 ").skip(1))
+        .map(|answer| &answer[..3])
+        .collect();
+    assert_eq!(statuses, ["100", "204", "404", "404"], "{answer}");
+    assert!(broker.is_closed(peer));
+    // A content that ends too early is none.
+    let peer = connect(&mut broker);
+    let post = "POST /v1/topics/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nabc";
+    assert_eq!(say(&mut broker, peer, post), "");
+    broker.finish(peer, StreamId::FIRST);
+    let answer = heard(&mut broker, peer);
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(broker.is_closed(peer));
+}
+
 #[test]
 fn time_may_pass_between_requests_and_within_them() {
     let mut broker = broker();

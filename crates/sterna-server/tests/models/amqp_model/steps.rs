@@ -494,14 +494,13 @@ impl World {
         if credit < receiver.credit || drains {
             self.model.stores[receiver.store].disturb(next);
         }
+        // One that has been begun counts on the earlier credit.
+        let most = credit + u32::from(self.is_slow);
         // What the earlier credit allows may be on its way.
         receiver.credit = if self.is_holding {
-            receiver.credit.max(credit)
-        } else if self.is_slow {
-            // One has been begun on the earlier credit.
-            credit + 1
+            receiver.credit.max(most)
         } else {
-            credit
+            most
         };
         let client = agent.client.as_mut().expect("connected");
         let set = client

@@ -485,7 +485,11 @@ async fn act(args: &Args) -> Result<(), Failure> {
         }
         Action::Drain => {
             let answer = admin.call(Method::Post, "/drain", None).await?;
-            Shown::done(answer, "the broker is ending")
+            let words = match answer["node"].as_str() {
+                Some(node) => format!("node {node} is ending, and no other"),
+                None => "the broker is ending".to_owned(),
+            };
+            Shown::done(Value::Null, words)
         }
     };
     shown.print(args.json)
@@ -519,13 +523,18 @@ fn reloaded(answer: &Value, is_dry_run: bool) -> String {
         ""
     };
     let lost = lost + judging;
+    let place = (answer["node"].as_str())
+        .map(|node| format!(" at node {node}, and no other"))
+        .unwrap_or_default();
     let settings = answer["unchanged"].as_array().into_iter().flatten();
     let settings: Vec<String> = settings.map(|it| table::cell(Some(it))).collect();
     if settings.is_empty() {
-        return format!("the configuration {is} in force\n{lost}");
+        return format!("the configuration {is} in force{place}\n{lost}");
     }
     let settings = settings.join(", ");
-    format!("the configuration {is} in force, but changes of {settings} need a restart\n{lost}")
+    format!(
+        "the configuration {is} in force{place}, but changes of {settings} need a restart\n{lost}"
+    )
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

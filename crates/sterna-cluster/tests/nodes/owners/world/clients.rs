@@ -34,6 +34,11 @@ impl World {
         if self.nodes[node].stands_still || self.nodes[node].owners.is_none() {
             return;
         }
+        self.latest.insert(key, connection);
+        let mut waiting = self.nodes.iter().flat_map(|node| node.waiting.values());
+        if !waiting.any(|&(waits, _)| waits == key) {
+            self.alone.insert(connection);
+        }
         let will = will_bytes(connection);
         if let Some(live) = self.nodes[node].live.get(&key).copied() {
             let now_ms = self.clock(node);

@@ -71,7 +71,8 @@ impl World {
                 Item::Record(key, record) if !record.is_over => Some((*key, at)),
                 _ => None,
             })
-            .filter(|(key, at)| !self.last.contains_key(key) && self.is_below_floor(*at, ENDED_MS))
+            .filter(|(key, _)| !self.last.contains_key(key) && !self.in_process.contains(key))
+            .filter(|(_, at)| self.is_below_floor(*at, ENDED_MS))
             .collect();
         if !returning.is_empty() {
             let (key, at) = returning[self.dice.below(returning.len() as u64) as usize];

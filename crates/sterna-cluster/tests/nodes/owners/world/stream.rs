@@ -69,6 +69,7 @@ impl World {
         self.made_ms = self.now_ms;
         self.base = self.stream.len();
         self.last.clear();
+        self.in_process.clear();
         self.doubt_wills();
         for node in 0..NODES {
             let start = self.nodes[node].start;

@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use sterna_cluster::owners::Key;
+use sterna_cluster::owners::{Begin, Key, Overtaken, Refusal};
 
-use super::{FIRST_ROOT, Item, NODES, ROOTS, World, key_of, name_of};
+use super::{FIRST_ROOT, Item, NODES, ROOTS, World, is_root, key_of, name_of};
 
 impl World {
     /// Nodes that may acknowledge for a client whose session outlives its connection.
@@ -37,6 +37,31 @@ impl World {
 
     pub(crate) fn published(&self, connection: u64) -> u32 {
         self.wills.get(&connection).map_or(0, |fate| fate.published)
+    }
+
+    /// Looks whether a client was told that another connection has its session, and there was none. A node that has missed
+    /// something in the stream may not know.
+    pub(super) fn check_refusal(
+        &mut self,
+        node: usize,
+        connection: u64,
+        key: Key,
+        result: &Result<Begin, Refusal>,
+    ) {
+        let said = self.nodes[node].overtaken.take();
+        let was_alone =
+            self.alone.remove(&connection) && self.latest.get(&key) == Some(&connection);
+        if *result == Err(Refusal::TakenOver)
+            && was_alone
+            && !is_root(key)
+            && said != Some(Overtaken::Unknown)
+        {
+            self.found = Some(format!(
+                "at {}: connection {connection} of {} is refused on node {node} for another, and there is none: {said:?}",
+                self.now_ms,
+                name_of(key)
+            ));
+        }
     }
 
     /// What is wrong at this moment.

@@ -1,4 +1,6 @@
-//! `sterna cluster`: the nodes of a cluster, as one of them sees it.
+//! `sterna cluster`: the nodes of a cluster, as one of them sees it; and all that it has, as NATS has it.
+
+mod transfer;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -41,7 +43,7 @@ const REGIONS: [Column; 4] = [
     ("BEHIND entries", "/behind"),
 ];
 
-/// See the nodes of a cluster, by the admin listener of one of them.
+/// See the nodes of a cluster, by the admin listener of one of them. Take all that a cluster has elsewhere, and back.
 #[derive(ClapArgs, Debug)]
 #[command(after_help = exit::HELP, mut_args(|argument| argument.global(true)))]
 pub(crate) struct Args {
@@ -66,15 +68,38 @@ enum Action {
         #[arg(value_parser = clap::value_parser!(u8).range(1..=5))]
         replicas: u8,
     },
+    /// Write all sessions, queues, retained messages and messages as JSON lines, in the form of `sterna store export`.
+    /// Talks to NATS as a node's configuration says. Changes nothing, and nodes may run.
+    ///
+    /// Exit status: 0 done; 1 done, and standard error names what was not carried; 2 not done.
+    Export(transfer::Export),
+    /// Fill a cluster from an export, of a cluster or of a store. All nodes have to be stopped.
+    /// Talks to NATS as a node's configuration says.
+    ///
+    /// Exit status: 0 done; 1 done, and standard error names what was not carried; 2 not done.
+    Import(transfer::Import),
 }
+
+/// It was not done.
+const NOT_DONE: u8 = 2;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let done = match args.action {
-        Action::Status => super::block_on(status(args)),
-        Action::Replicas { replicas } => super::block_on(set_replicas(args, replicas)),
+    let transferred = match &args.action {
+        Action::Status => return exit::code(super::block_on(status(args)), false),
+        Action::Replicas { replicas } => {
+            return exit::code(super::block_on(set_replicas(args, *replicas)), false);
+        }
+        Action::Export(export) => export.run(),
+        Action::Import(import) => import.run(),
     };
-    exit::code(done, false)
+    match transferred {
+        Ok(code) => ExitCode::from(code),
+        Err(why) => {
+            eprintln!("sterna cluster: {why}");
+            ExitCode::from(NOT_DONE)
+        }
+    }
 }
 
 async fn set_replicas(args: &Args, replicas: u8) -> Result<(), Failure> {
