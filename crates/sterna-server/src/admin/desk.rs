@@ -520,6 +520,10 @@ impl Application for Desk<'_, '_> {
         // Every response but a trace is given as a whole, and a trace waits for nobody.
     }
 
+    fn half_closed(&mut self, out: &mut dyn Responses) {
+        self.show_life_of_traces(out);
+    }
+
     fn stop(&mut self, out: &mut dyn Responses) {
         self.held.clear();
         self.finish_traces(out);

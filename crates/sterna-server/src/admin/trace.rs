@@ -379,6 +379,17 @@ impl Desk<'_, '_> {
         }
     }
 
+    /// Has the traces of the connection tell now that they go on. A client that has closed both sides is found out by it:
+    /// nothing else may come for long, and its place among the traces is another's.
+    pub(super) fn show_life_of_traces(&mut self, out: &mut dyn Responses) {
+        let (connection, now_ms) = (self.connection, self.cx.now_ms);
+        let open = self.admin.traces.open.iter_mut();
+        for trace in open.filter(|trace| trace.connection == connection) {
+            trace.next_ms = now_ms;
+        }
+        self.look_after_traces(out);
+    }
+
     /// Looks after traces of the connection: tells that they go on, and ends those that nobody reads or may read.
     pub(super) fn look_after_traces(&mut self, out: &mut dyn Responses) {
         self.end_unwanted_traces(out);

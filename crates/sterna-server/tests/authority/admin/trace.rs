@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use sterna_mqtt::packet::{Ack, Packet};
 use sterna_mqtt::{PacketId, Properties, QoS, ReasonCode};
+use sterna_net::StreamId;
 use sterna_server::config::{Authorization, Effect, Rule};
 
 use sterna_broker::Limits;
@@ -265,6 +266,20 @@ fn traces_are_bounded_in_number_and_rate() {
             "{wrong}"
         );
     }
+}
+
+/// The end of the operator's side alone does not end a trace. A line at once finds out who has closed both sides.
+#[test]
+fn a_trace_says_that_it_goes_on_when_its_operator_ends_a_side() {
+    let mut config = config();
+    config.admin.maximum_traces = 1;
+    let mut world = World::with(&config, 2);
+    let peer = begin(&mut world, "topic=%23");
+    world.broker.finish(peer, StreamId::FIRST);
+    assert_eq!(told(&events(&mut world, peer)), ["alive"]);
+    // The line meets nobody.
+    world.broker.cut(peer);
+    begin(&mut world, "client=a");
 }
 
 /// An operator that does not read costs so much and no more, and is told what it has missed.
