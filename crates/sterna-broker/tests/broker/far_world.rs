@@ -398,6 +398,45 @@ impl World {
         }
     }
 
+    /// A node dies, and another process starts in its place. The root's node has heard of the new one, and gives messages
+    /// to the old one meanwhile. The letter comes to the new one, which has attended `attendances` times. Returns what the
+    /// new one's member is sent by that, and all that members have when the old one is gone.
+    pub(crate) fn give_to_the_process_before(&mut self, attendances: u64) -> [Vec<String>; 2] {
+        for at in [0, 1] {
+            self.join(at);
+            self.calm_down();
+        }
+        let owner = self.owner();
+        let other = 1 - owner;
+        self.kill_within_lease(other, false);
+        self.join(other);
+        self.end_turn(other);
+        for _ in 0..attendances {
+            // It seeks the root, which says that it is there.
+            self.tell_roll(other);
+            self.deliver(other, owner);
+        }
+        for number in 1..=4 {
+            self.publish_text(owner, &number.to_string(), Qos::AtLeastOnce);
+        }
+        self.take_turns(owner, usize::MAX);
+        self.follow(owner, usize::MAX);
+        self.end_turn(owner);
+        self.deliver_all(other);
+        let early: Vec<String> = self.take(other, 0).iter().map(text).collect();
+        self.lease_over();
+        for at in 0..NODES {
+            self.tell_roll(at);
+        }
+        self.calm_down();
+        let mut had = early.clone();
+        for at in [owner, other] {
+            had.extend(self.take(at, 0).iter().map(text));
+        }
+        had.sort_unstable();
+        [early, had]
+    }
+
     /// Whether a node has the root.
     pub(crate) const fn has_root(&self) -> bool {
         self.register.owner.is_some()
