@@ -682,6 +682,13 @@ impl World {
             return;
         }
         self.sure.insert(node.own.clone());
+        // What its members were sent may be others' by now, and settles nothing then. Roots say which, later.
+        let sent = node.members.iter().flat_map(|member| &member.unsettled);
+        for (_, number) in sent {
+            if (self.holders.get(number)).is_some_and(|(peer, _)| *peer == node.own) {
+                self.holders.remove(number);
+            }
+        }
         if !self.with_fence {
             return;
         }
