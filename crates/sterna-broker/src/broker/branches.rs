@@ -397,8 +397,11 @@ impl<P: DoorState> Broker<P> {
             // The root is to know why they came back.
             return;
         }
-        branch.told = most;
-        branch.told_members = members;
+        // Before that nothing is told, and what is new since it attended is told then.
+        if branch.is_welcome {
+            branch.told = most;
+            branch.told_members = members;
+        }
         if has_ended {
             self.report_to_root(name);
             self.queues.branches.remove(name);

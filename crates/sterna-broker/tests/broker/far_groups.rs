@@ -50,6 +50,11 @@ fn what_was_given_to_an_earlier_process_of_a_node_is_not_for_the_next() {
     }
 }
 
+#[test]
+fn a_member_that_comes_while_its_node_waits_for_the_roots_answer_has_its_part() {
+    assert_eq!(World::new(1, true).join_before_the_answer(), [2, 4]);
+}
+
 /// A member has its SUBACK before its node has the group's root.
 #[test]
 fn what_is_published_while_the_root_is_claimed_is_the_groups() {

@@ -195,6 +195,12 @@ fn what_a_queue_gave_to_an_earlier_process_of_a_node_is_not_for_the_next() {
 }
 
 #[test]
+fn a_consumer_that_comes_while_its_node_waits_for_the_roots_answer_has_its_part() {
+    let mut world = world(rules(None), Limits::default());
+    assert_eq!(world.join_before_the_answer(), [2, 4]);
+}
+
+#[test]
 fn what_is_published_to_a_queue_without_consumers_waits_whichever_node_dies() {
     let mut world = world(rules(None), Limits::default());
     let at = other_than_owner(&world);

@@ -437,6 +437,32 @@ impl World {
         [early, had]
     }
 
+    /// A second member comes to a node whose branch has attended anew and waits for the answer. How many of six messages
+    /// members of the root's node and of the other one have then.
+    pub(crate) fn join_before_the_answer(&mut self) -> [usize; 2] {
+        for at in [0, 1] {
+            self.join(at);
+            self.calm_down();
+        }
+        let owner = self.owner();
+        let other = 1 - owner;
+        let cluster = &mut self.nodes[other].site.cluster;
+        for shard in 0..SHARDS {
+            let now_ms = cluster.now_ms;
+            (cluster.broker(shard)).group_letters_missed(now_ms, &format!("n{owner}"));
+            cluster.collect(shard);
+        }
+        self.join(other);
+        self.end_turn(other);
+        self.calm_down();
+        for number in 1..=6 {
+            self.publish_text(owner, &number.to_string(), Qos::AtLeastOnce);
+        }
+        self.calm_down();
+        let both: usize = (0..2).map(|which| self.take(other, which).len()).sum();
+        [self.take(owner, 0).len(), both]
+    }
+
     /// Whether a node has the root.
     pub(crate) const fn has_root(&self) -> bool {
         self.register.owner.is_some()
