@@ -15,10 +15,15 @@ use crate::far_group::{
 };
 use crate::mail::Letter;
 use crate::nodes::{Entry, NIL, Phase};
+use crate::records::HIGHEST_PLACE;
 use crate::session::NEVER_MS;
 
 /// Intervals that a root has for its answer before a branch looks for it again.
 const ANSWER_INTERVALS: u64 = 4;
+
+/// Numbers of attendances that a process has for itself. Letters go to a node, and those to a process that has died come
+/// to the next, which is to take none of them for its own.
+const ATTENDANCES: u64 = 1 << 24;
 
 /// Something that happened to the session of a root.
 #[derive(Clone, Debug)]
@@ -51,7 +56,8 @@ pub(super) struct Far {
     /// How often this process was not sure of anything.
     lapses: u64,
     was_unsure: bool,
-    attendances: u64,
+    /// The last attendance of a branch. Processes of the node before this one had lower ones.
+    attendance: u64,
     pub(super) letters: Vec<GroupLetter>,
     /// Words of this node to itself.
     words: VecDeque<(Arc<str>, Word)>,
@@ -86,6 +92,14 @@ impl Far {
 
     pub(super) fn has_words(&self) -> bool {
         !self.words.is_empty() || !self.told.is_empty()
+    }
+
+    /// Counts an attendance of a branch.
+    fn next_attendance(&mut self) -> u64 {
+        let incarnation = self.own.as_ref().map_or(0, |own| own.incarnation);
+        let first = incarnation.saturating_mul(ATTENDANCES);
+        self.attendance = self.attendance.max(first.min(HIGHEST_PLACE / 2)) + 1;
+        self.attendance
     }
 
     /// Whether a process may be sure of something.
@@ -385,8 +399,11 @@ impl<P: DoorState> Broker<P> {
             // The root is to know why they came back.
             return;
         }
-        branch.told = most;
-        branch.told_members = members;
+        // Before that nothing is told, and what is new since it attended is told then.
+        if branch.is_welcome {
+            branch.told = most;
+            branch.told_members = members;
+        }
         if has_ended {
             self.report_to_root(name);
             self.queues.branches.remove(name);
@@ -519,8 +536,7 @@ impl<P: DoorState> Broker<P> {
 
     /// Tells the root what members hold, and begins to count anew.
     fn attend_root(&mut self, now_ms: u64, name: &Arc<str>) {
-        self.far.attendances += 1;
-        let attendance = self.far.attendances;
+        let attendance = self.far.next_attendance();
         let seek_at_ms = now_ms + ANSWER_INTERVALS * self.limits().group_seek_interval_ms;
         let room = self.queues.room_of_branch(name);
         let members = self.queues.members_of_branch(name);

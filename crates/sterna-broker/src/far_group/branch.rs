@@ -39,7 +39,7 @@ pub(crate) struct Branch {
     pub(crate) owner: Option<Owner>,
     /// Where the log ended when it began: what came after it is the group's, if that is new.
     pub(crate) began_at: u64,
-    /// Counts its attendances.
+    /// The number of its attendance, which no other process of its node has had.
     pub(crate) attendance: u64,
     pub(crate) is_welcome: bool,
     /// Messages that it was given in this attendance.

@@ -40,6 +40,21 @@ fn without_the_fence_a_message_is_with_two_members() {
     assert!(found > 1, "only {found} of 30 seeds have found two holders");
 }
 
+#[test]
+fn what_was_given_to_an_earlier_process_of_a_node_is_not_for_the_next() {
+    for attendances in 1..10 {
+        let mut world = World::new(1, true);
+        let [early, had] = world.give_to_the_process_before(attendances);
+        assert!(early.is_empty(), "{early:?} with {attendances}");
+        assert_eq!(had, ["1", "2", "3", "4"], "with {attendances}");
+    }
+}
+
+#[test]
+fn a_member_that_comes_while_its_node_waits_for_the_roots_answer_has_its_part() {
+    assert_eq!(World::new(1, true).join_before_the_answer(), [2, 4]);
+}
+
 /// A member has its SUBACK before its node has the group's root.
 #[test]
 fn what_is_published_while_the_root_is_claimed_is_the_groups() {

@@ -185,6 +185,22 @@ fn without_the_fence_a_message_of_a_queue_is_with_two_consumers() {
 }
 
 #[test]
+fn what_a_queue_gave_to_an_earlier_process_of_a_node_is_not_for_the_next() {
+    for attendances in 1..10 {
+        let mut world = world(rules(None), Limits::default());
+        let [early, had] = world.give_to_the_process_before(attendances);
+        assert!(early.is_empty(), "{early:?} with {attendances}");
+        assert_eq!(had, ["1", "2", "3", "4"], "with {attendances}");
+    }
+}
+
+#[test]
+fn a_consumer_that_comes_while_its_node_waits_for_the_roots_answer_has_its_part() {
+    let mut world = world(rules(None), Limits::default());
+    assert_eq!(world.join_before_the_answer(), [2, 4]);
+}
+
+#[test]
 fn what_is_published_to_a_queue_without_consumers_waits_whichever_node_dies() {
     let mut world = world(rules(None), Limits::default());
     let at = other_than_owner(&world);

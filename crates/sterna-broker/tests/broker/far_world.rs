@@ -398,6 +398,71 @@ impl World {
         }
     }
 
+    /// A node dies, and another process starts in its place. The root's node has heard of the new one, and gives messages
+    /// to the old one meanwhile. The letter comes to the new one, which has attended `attendances` times. Returns what the
+    /// new one's member is sent by that, and all that members have when the old one is gone.
+    pub(crate) fn give_to_the_process_before(&mut self, attendances: u64) -> [Vec<String>; 2] {
+        for at in [0, 1] {
+            self.join(at);
+            self.calm_down();
+        }
+        let owner = self.owner();
+        let other = 1 - owner;
+        self.kill_within_lease(other, false);
+        self.join(other);
+        self.end_turn(other);
+        for _ in 0..attendances {
+            // It seeks the root, which says that it is there.
+            self.tell_roll(other);
+            self.deliver(other, owner);
+        }
+        for number in 1..=4 {
+            self.publish_text(owner, &number.to_string(), Qos::AtLeastOnce);
+        }
+        self.take_turns(owner, usize::MAX);
+        self.follow(owner, usize::MAX);
+        self.end_turn(owner);
+        self.deliver_all(other);
+        let early: Vec<String> = self.take(other, 0).iter().map(text).collect();
+        self.lease_over();
+        for at in 0..NODES {
+            self.tell_roll(at);
+        }
+        self.calm_down();
+        let mut had = early.clone();
+        for at in [owner, other] {
+            had.extend(self.take(at, 0).iter().map(text));
+        }
+        had.sort_unstable();
+        [early, had]
+    }
+
+    /// A second member comes to a node whose branch has attended anew and waits for the answer. How many of six messages
+    /// members of the root's node and of the other one have then.
+    pub(crate) fn join_before_the_answer(&mut self) -> [usize; 2] {
+        for at in [0, 1] {
+            self.join(at);
+            self.calm_down();
+        }
+        let owner = self.owner();
+        let other = 1 - owner;
+        let cluster = &mut self.nodes[other].site.cluster;
+        for shard in 0..SHARDS {
+            let now_ms = cluster.now_ms;
+            (cluster.broker(shard)).group_letters_missed(now_ms, &format!("n{owner}"));
+            cluster.collect(shard);
+        }
+        self.join(other);
+        self.end_turn(other);
+        self.calm_down();
+        for number in 1..=6 {
+            self.publish_text(owner, &number.to_string(), Qos::AtLeastOnce);
+        }
+        self.calm_down();
+        let both: usize = (0..2).map(|which| self.take(other, which).len()).sum();
+        [self.take(owner, 0).len(), both]
+    }
+
     /// Whether a node has the root.
     pub(crate) const fn has_root(&self) -> bool {
         self.register.owner.is_some()
@@ -643,6 +708,13 @@ impl World {
             return;
         }
         self.sure.insert(node.own.clone());
+        // What its members were sent may be others' by now, and settles nothing then. Roots say which, later.
+        let sent = node.members.iter().flat_map(|member| &member.unsettled);
+        for (_, number) in sent {
+            if (self.holders.get(number)).is_some_and(|(peer, _)| *peer == node.own) {
+                self.holders.remove(number);
+            }
+        }
         if !self.with_fence {
             return;
         }
