@@ -50,7 +50,10 @@ impl Config {
                     .to_owned(),
             );
         }
-        if problems.is_empty() && old.authorization.is_closed() && !self.authorization.is_closed() {
+        // A rule that names `#` says what it opens. One that goes does not.
+        let opens_by_default =
+            |config: &Self| config.authorization.default_allow && !config.authorization.is_closed();
+        if problems.is_empty() && old.authorization.is_closed() && opens_by_default(self) {
             problems.push(
                 "authorization would allow topics that no rule names, which are refused now: if this is \
                  intended, restart the broker"
@@ -156,5 +159,25 @@ mod tests {
         };
         let (next, kept) = written.after(&Config::default());
         assert_eq!((next, kept), (Config::default(), Vec::new()));
+    }
+
+    /// A rule for `#` may come back: it says what it opens. A default that nobody has written says nothing.
+    #[test]
+    fn rules_may_be_wrong_for_a_moment() {
+        let of = |default_allow: bool, rules: &[(&str, &str)]| {
+            let mut text = format!("[authorization]\ndefault_allow = {default_allow}\n");
+            for (topic, effect) in rules {
+                text += &format!(
+                    "[[authorization.rule]]\ntopics = [\"{topic}\"]\neffect = \"{effect}\"\n"
+                );
+            }
+            parse(&text).expect("a configuration")
+        };
+        let (everything, wrong) = (of(false, &[("#", "allow")]), of(false, &[("b/#", "allow")]));
+        assert_eq!(wrong.weaker_than(&everything), [""; 0]);
+        assert_eq!(everything.weaker_than(&wrong), [""; 0]);
+        let denied = of(true, &[("a/#", "allow"), ("#", "deny")]);
+        let open = of(true, &[("a/#", "allow")]);
+        assert_eq!(open.weaker_than(&denied).len(), 1);
     }
 }
