@@ -295,6 +295,14 @@ fn an_export_that_is_cut_off_or_of_another_form_is_named_with_its_line() {
             "line 2: a second first line",
         ),
         ("{}\n".to_owned(), "line 1: neither the first line"),
+        (
+            text.replacen(
+                &format!("\"next_position\":{next}"),
+                "\"next_position\":18446744073709551615",
+                1,
+            ),
+            "line 1: next_position is 18446744073709551615",
+        ),
     ];
     for (text, said) in refused {
         let why = read_lines(text.as_bytes()).expect_err(said);

@@ -20,6 +20,10 @@ const FORM: u32 = 1;
 /// Bytes of the longest line that is read. The largest message of a broker has a quarter of it.
 const LONGEST_LINE_BYTES: u64 = 1 << 31;
 
+/// The most that may be behind all positions. Those of a cluster are 1,024 times the microseconds since 1970, which come
+/// there in the year 2112; arithmetic with positions has room above it.
+const MOST_POSITION: u64 = 1 << 62;
+
 /// A line.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
@@ -228,6 +232,11 @@ impl<'r> LineReader<'r> {
         };
         if store != FORM {
             return Err(reader.wrong(&format!("exports of form {store} are not known")));
+        }
+        if next_position > MOST_POSITION {
+            return Err(reader.wrong(&format!(
+                "next_position is {next_position}, and no log comes farther than {MOST_POSITION}"
+            )));
         }
         reader.next_position = next_position;
         reader.sum = crc32c::crc32c(&reader.line);
