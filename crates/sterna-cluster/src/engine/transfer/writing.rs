@@ -92,7 +92,14 @@ impl Importing {
             }
             return Err(why);
         }
-        core.make_room(plan).await?;
+        let mut has_removed = false;
+        if let Err(why) = core.make_room(plan, &mut has_removed).await {
+            // All that the cluster had is still there, so nodes may go on with it.
+            if !has_removed {
+                core.note_import(state, notice).await?;
+            }
+            return Err(why);
+        }
         // Servers that have just begun may not have known of their streams.
         let contents = core.contents().await?;
         if let Some(contents) = contents {
@@ -417,8 +424,9 @@ impl Core {
         Ok(())
     }
 
-    /// Makes all streams, empty, and the log above all positions of the export.
-    async fn make_room(&self, plan: Plan) -> Result<(), String> {
+    /// Makes all streams, empty, and the log above all positions of the export. Says by `has_removed` whether one was
+    /// removed.
+    async fn make_room(&self, plan: Plan, has_removed: &mut bool) -> Result<(), String> {
         let known = self.known_stream(LOG);
         let is_low = known.highest() < sequence(plan.next_position);
         known.saw(sequence(plan.next_position));
@@ -428,7 +436,7 @@ impl Core {
                 continue;
             }
             match self.jetstream.delete_stream(&config.name).await {
-                Ok(_) => {}
+                Ok(_) => *has_removed = true,
                 Err(error) if streams::is_none_to_remove(&error) => {}
                 Err(error) => {
                     let right = format!("$JS.API.STREAM.DELETE.{}", config.name);
@@ -445,6 +453,7 @@ impl Core {
                 .jetstream
                 .get_stream_no_info(self.settings.stream(NODES));
             let stream = stream.await.map_err(|error| error.to_string())?;
+            *has_removed = true;
             let purged = stream.purge().filter(wants).await;
             purged.map_err(|error| self.explained(&format!("what nodes want: {error}")))?;
         }
