@@ -230,14 +230,8 @@ impl<'a> Login<'a> {
         );
         let (now_ms, limits) = self.repeats;
         let address = self.peer.map(|peer| peer.ip());
-        let line = (
-            address,
-            self.protocol.name(),
-            self.client,
-            self.user,
-            detail,
-        );
-        let Some(more) = self.meters.repeats.pass(now_ms, limits, line) else {
+        let line = (self.protocol.name(), self.client, self.user, detail);
+        let Some(more) = self.meters.repeats.pass(now_ms, limits, address, line) else {
             return;
         };
         line!(

@@ -99,8 +99,7 @@ impl Context<'_> {
     /// it is left out, too. `who` is its name, empty for none, and `what` the reason.
     pub(crate) fn repeats(&self, connection: ConnectionId, who: &str, what: &str) -> Option<u64> {
         let address = self.net.info(connection).map(|info| info.peer.ip());
-        let line = (address, who, what);
-        (self.meters.repeats).pass(self.now_ms, self.policy.repeats, line)
+        (self.meters.repeats).pass(self.now_ms, self.policy.repeats, address, (who, what))
     }
 
     /// A line about a session that a client does not get, for a reason that came after its request. The line of the cluster's

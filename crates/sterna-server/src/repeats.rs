@@ -3,16 +3,20 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
+use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
 use crate::config::Log;
+
+/// The part of all remembered lines that those of one address may be.
+const SHARE: usize = 16;
 
 /// How often lines may be alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RepeatLimits {
     /// Time in which only the first of them is written; 0 for each.
     pub interval_ms: u64,
-    /// The most lines that are remembered. Those beyond are taken for alike.
+    /// The most lines that are remembered, a sixteenth of them for one address. Those beyond are taken for alike.
     pub lines: usize,
 }
 
@@ -35,20 +39,36 @@ pub(crate) struct Repeats(Mutex<Known>);
 struct Known {
     hasher: RandomState,
     lines: HashMap<u64, Line>,
-    /// All that have no place.
-    others: Line,
+    /// The addresses of these lines.
+    addresses: HashMap<Option<IpAddr>, Address>,
+    /// All of addresses that have no line.
+    others: Pace,
     /// When it is looked again which lines are old.
     look_ms: u64,
 }
 
+/// Lines of one address.
 #[derive(Clone, Copy, Debug, Default)]
+struct Address {
+    lines: usize,
+    /// All beyond its share.
+    others: Pace,
+}
+
+#[derive(Clone, Copy, Debug)]
 struct Line {
+    address: Option<IpAddr>,
+    pace: Pace,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
     quiet_until_ms: u64,
     /// How many were left out since.
     more: u64,
 }
 
-impl Line {
+impl Pace {
     fn pass(&mut self, now_ms: u64, interval_ms: u64) -> Option<u64> {
         if now_ms < self.quiet_until_ms {
             self.more += 1;
@@ -59,47 +79,93 @@ impl Line {
     }
 }
 
+impl Known {
+    /// Forgets lines that may be written again.
+    fn forget_old(&mut self, now_ms: u64) {
+        let addresses = &mut self.addresses;
+        self.lines.retain(|_, line| {
+            let is_new = now_ms < line.pace.quiet_until_ms;
+            if !is_new && let Some(address) = addresses.get_mut(&line.address) {
+                address.lines -= 1;
+            }
+            is_new
+        });
+        // One that has left lines out says so first.
+        addresses.retain(|_, of| of.lines > 0 || of.others.more > 0);
+    }
+}
+
+/// The network of an address: one host has many of IPv6.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let bits = address.to_bits() & (u128::MAX << 80);
+            IpAddr::V6(bits.into())
+        }
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
 impl Repeats {
-    /// Whether the log gets a line: how many like it were left out before. `None` where it is left out, too. Lines with the
-    /// same `line` are alike.
-    pub(crate) fn pass(&self, now_ms: u64, limits: RepeatLimits, line: impl Hash) -> Option<u64> {
+    /// Whether the log gets a line that somebody at an address has caused: how many like it were left out before. `None`
+    /// where it is left out, too. Lines with the same `line` are alike. No address hides lines of another.
+    pub(crate) fn pass(
+        &self,
+        now_ms: u64,
+        limits: RepeatLimits,
+        address: Option<IpAddr>,
+        line: impl Hash,
+    ) -> Option<u64> {
         let RepeatLimits { interval_ms, lines } = limits;
         if interval_ms == 0 {
             return Some(0);
         }
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let hash = known.hasher.hash_one(line);
+        let hash = known.hasher.hash_one((address, line));
         if let Some(line) = known.lines.get_mut(&hash) {
-            return line.pass(now_ms, interval_ms);
+            return line.pace.pass(now_ms, interval_ms);
         }
-        if known.lines.len() >= lines && known.look_ms <= now_ms {
-            known.lines.retain(|_, line| now_ms < line.quiet_until_ms);
+        let address = address.map(network);
+        let share = (lines / SHARE).max(1);
+        let used = |known: &Known| known.addresses.get(&address).map_or(0, |of| of.lines);
+        let is_full = |known: &Known| known.lines.len() >= lines || used(known) >= share;
+        if is_full(&known) && known.look_ms <= now_ms {
+            known.forget_old(now_ms);
             known.look_ms = now_ms + interval_ms;
         }
-        if known.lines.len() >= lines {
-            return known.others.pass(now_ms, interval_ms);
+        if is_full(&known) {
+            let known = &mut *known;
+            let of = known.addresses.get_mut(&address);
+            let others = of.map_or(&mut known.others, |of| &mut of.others);
+            return others.pass(now_ms, interval_ms);
         }
-        known
-            .lines
-            .entry(hash)
-            .or_default()
-            .pass(now_ms, interval_ms)
+        known.addresses.entry(address).or_default().lines += 1;
+        let mut pace = Pace::default();
+        let passed = pace.pass(now_ms, interval_ms);
+        known.lines.insert(hash, Line { address, pace });
+        passed
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     const LIMITS: RepeatLimits = RepeatLimits {
         interval_ms: 1_000,
-        lines: 2,
+        lines: 32,
     };
+
+    fn at(host: u32) -> Option<IpAddr> {
+        Some(IpAddr::V4(Ipv4Addr::from(host)))
+    }
 
     #[test]
     fn the_first_of_many_is_written_and_the_next_one_counts_the_others() {
         let repeats = Repeats::default();
-        let pass = |now_ms, line| repeats.pass(now_ms, LIMITS, line);
+        let pass = |now_ms, line| repeats.pass(now_ms, LIMITS, at(1), line);
         assert_eq!(pass(5, "a"), Some(0));
         assert_eq!(pass(6, "b"), Some(0));
         for now_ms in 5..1_005 {
@@ -111,18 +177,44 @@ mod tests {
 
     /// Nobody hides behind others for long, and nobody takes memory.
     #[test]
-    fn lines_that_have_no_place_are_alike() {
+    fn lines_of_an_address_that_have_no_place_are_alike() {
         let repeats = Repeats::default();
+        let pass = |now_ms, host, line| repeats.pass(now_ms, LIMITS, at(host), line);
         let mut written = 0;
         for line in 0..10_000 {
-            written += usize::from(repeats.pass(5, LIMITS, line).is_some());
+            written += usize::from(pass(5, 1, line).is_some());
         }
-        assert_eq!(written, LIMITS.lines + 1);
-        assert_eq!(repeats.0.lock().expect("not poisoned").lines.len(), 2);
-        // The old ones make room.
-        assert_eq!(repeats.pass(1_005, LIMITS, "new"), Some(0));
-        assert_eq!(repeats.pass(1_005, LIMITS, "newer"), Some(0));
-        assert_eq!(repeats.pass(1_005, LIMITS, "newest"), Some(9_997));
+        assert_eq!(written, LIMITS.lines / SHARE + 1);
+        // Another address has places of its own.
+        assert_eq!(pass(5, 2, 0), Some(0));
+        assert_eq!(pass(5, 2, 1), Some(0));
+        // The old ones make room, and what was left out is said.
+        assert_eq!(pass(1_005, 1, 10_001), Some(0));
+        assert_eq!(pass(1_005, 1, 10_002), Some(0));
+        assert_eq!(pass(1_005, 1, 10_003), Some(9_997));
+    }
+
+    #[test]
+    fn many_addresses_take_no_more_memory_than_the_limit() {
+        let repeats = Repeats::default();
+        for host in 0..10_000 {
+            let _ = repeats.pass(5, LIMITS, at(host), "a");
+            let _ = repeats.pass(6, LIMITS, at(host), "b");
+        }
+        let known = repeats.0.lock().expect("not poisoned");
+        assert_eq!(known.lines.len(), LIMITS.lines);
+        assert!(known.addresses.len() <= LIMITS.lines);
+    }
+
+    #[test]
+    fn addresses_of_one_network_of_ipv6_are_one() {
+        let repeats = Repeats::default();
+        let mut written = 0;
+        for host in 0..1_000_u128 {
+            let address = IpAddr::V6((0x2001_0db8_0001_u128 << 80 | host).into());
+            written += usize::from(repeats.pass(5, LIMITS, Some(address), "a").is_some());
+        }
+        assert_eq!(written, LIMITS.lines / SHARE + 1);
     }
 
     #[test]
@@ -135,7 +227,7 @@ mod tests {
             },
         );
         for _ in 0..3 {
-            assert_eq!(repeats.pass(5, limits, "a"), Some(0));
+            assert_eq!(repeats.pass(5, limits, at(1), "a"), Some(0));
         }
     }
 }

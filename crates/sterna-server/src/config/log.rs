@@ -29,7 +29,8 @@ settings! {
         /// Time in which the log has the first of the lines alone that a client or an address causes for one reason. The next
         /// one has their number in the field `more`. 0 lets all of them through. Metrics and traces count each.
         restart repeat_interval_ms: u32 = 10_000;
-        /// Lines of that kind that each shard remembers. Those beyond are taken for alike.
+        /// Lines of that kind that each shard remembers, a sixteenth of them for one address (IPv6: a network of 48
+        /// bits). Those beyond are taken for alike.
         restart maximum_repeats: u32 = 1_000, within 1..;
     }
 }
