@@ -75,6 +75,10 @@ fn connect(config: &Config) -> Result<Transfer, String> {
     if !config.cluster.is_on() {
         return Err("the configuration has no cluster: cluster.nats is empty".to_owned());
     }
+    // A node with them does not start.
+    if let Some(problem) = config.cluster.problems(config).into_iter().next() {
+        return Err(problem);
+    }
     Transfer::connect(cluster::settings(&config.cluster, 1)?)
 }
 

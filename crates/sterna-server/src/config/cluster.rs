@@ -190,14 +190,17 @@ impl Cluster {
     }
 
     /// The faults of the settings, each a sentence that names one setting.
-    pub(super) fn problems(&self, config: &Config) -> Vec<String> {
+    pub(crate) fn problems(&self, config: &Config) -> Vec<String> {
         let mut problems = Vec::new();
         if !self.is_on() {
             return problems;
         }
         for url in &self.nats {
             match Server::parse(url) {
-                Err(why) => problems.push(format!("cluster.nats: `{url}` {why}")),
+                Err(why) => {
+                    let shown = without_credentials(url);
+                    problems.push(format!("cluster.nats: `{shown}` {why}"));
+                }
                 Ok(server) if server.is_encrypted || server.is_loopback => {}
                 Ok(_) if self.allow_plaintext_beyond_loopback => {}
                 Ok(_) => problems.push(format!(
@@ -377,6 +380,17 @@ impl RemoteRegion {
 }
 
 /// A server of NATS, as its URL has it.
+/// A URL for the log, without its user and password.
+fn without_credentials(url: &str) -> String {
+    match (url.find("://"), url.rfind('@')) {
+        (Some(scheme), Some(at)) if scheme + 3 <= at => {
+            format!("{}…{}", &url[..scheme + 3], &url[at..])
+        }
+        (None, Some(at)) => format!("…{}", &url[at..]),
+        _ => url.to_owned(),
+    }
+}
+
 #[derive(PartialEq, Eq, Debug)]
 struct Server {
     is_encrypted: bool,
@@ -572,5 +586,15 @@ mod tests {
             let is_there = problems.iter().any(|problem| problem.contains(part));
             assert!(is_there, "{part}: {problems:?}");
         }
+    }
+
+    #[test]
+    fn no_fault_of_a_url_shows_its_credentials() {
+        assert_eq!(
+            without_credentials("nats://bob:s3cret@p@[::1]:4222"),
+            "nats://…@[::1]:4222"
+        );
+        assert_eq!(without_credentials("bob:s3cret@host:1"), "…@host:1");
+        assert_eq!(without_credentials("nats://host:1"), "nats://host:1");
     }
 }
