@@ -337,6 +337,11 @@ impl Core {
 
     /// Hears how far this region's messages have come elsewhere.
     pub(super) async fn hear_regions(self: Rc<Self>) {
+        // Without other regions nobody says so, and the node may lack the right.
+        let mut regions = self.settings.region.iter();
+        if regions.all(|own| own.remotes.is_empty()) {
+            return;
+        }
         let hear = async |word: async_nats::Message| {
             let region = word.subject.rsplit('.').next().unwrap_or_default();
             let line = std::str::from_utf8(&word.payload).unwrap_or_default();
