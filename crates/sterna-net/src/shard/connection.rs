@@ -115,6 +115,30 @@ impl Pause {
     }
 }
 
+/// The peer's side of the stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum PeerSide {
+    /// More may come.
+    Open,
+    /// Its end was read.
+    Ended,
+    /// Its end was read, and the handler has an answer for it, however long that takes.
+    Awaiting,
+}
+
+impl PeerSide {
+    pub(super) const fn has_ended(self) -> bool {
+        !matches!(self, Self::Open)
+    }
+
+    /// Its end was read, of TLS or of the socket.
+    pub(super) const fn end(&mut self) {
+        if matches!(self, Self::Open) {
+            *self = Self::Ended;
+        }
+    }
+}
+
 /// See the module's description.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools)] // independent facts, each named at its field
@@ -131,10 +155,7 @@ pub(super) struct Connection {
     pub(super) readable: bool,
     /// Whether the peer has ended its side, or an error occurred: read until the system reports which.
     pub(super) hangup: Hangup,
-    /// The peer's end of the stream was read.
-    pub(super) ended: bool,
-    /// The handler has an answer for a peer that has ended its side, however long that takes.
-    pub(super) kept_half_closed: bool,
+    pub(super) peer_side: PeerSide,
     /// Whether the handler does not want to read.
     pub(super) pause: Pause,
     /// It is in the list of connections to write to.
@@ -196,8 +217,7 @@ impl Connection {
             queued: false,
             readable: false,
             hangup: Hangup::None,
-            ended: false,
-            kept_half_closed: false,
+            peer_side: PeerSide::Open,
             pause: Pause::NEVER,
             dirty: false,
             blocked: false,
@@ -258,7 +278,7 @@ impl Connection {
     /// Whether there is a reason to read.
     pub(super) fn wants_input(&self) -> bool {
         self.readable
-            && !self.ended
+            && !self.peer_side.has_ended()
             && match self.phase {
                 Phase::Handshake | Phase::Lingering => true,
                 Phase::Open => !self.pause.is_on(),
@@ -269,7 +289,7 @@ impl Connection {
     /// Whether the peer's side has ended, and a pause hides it from the handler.
     pub(super) const fn hides_its_end(&self) -> bool {
         let is_paused = matches!(self.phase, Phase::Open) && self.pause.is_on();
-        is_paused && !self.ended && matches!(self.hangup, Hangup::Reported)
+        is_paused && !self.peer_side.has_ended() && matches!(self.hangup, Hangup::Reported)
     }
 
     /// Whether a write has failed: it is read to its end, nothing more is written.

@@ -6,7 +6,9 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::admission::{Admission, Throttle};
-use super::connection::{CipherScratch, Connection, ConnectionEnd, Hangup, Phase, Pushed};
+use super::connection::{
+    CipherScratch, Connection, ConnectionEnd, Hangup, PeerSide, Phase, Pushed,
+};
 use super::deadlines::{Deadlines, Kind};
 use crate::clock::Clock;
 use crate::config::ShardConfig;
@@ -204,7 +206,7 @@ impl Core {
         if kind == Kind::Header {
             return self.refuse_header(id, "it did not come in time");
         }
-        let is_unread = |c: &Connection| kind == Kind::HalfClosed && !c.ended;
+        let is_unread = |c: &Connection| kind == Kind::HalfClosed && !c.peer_side.has_ended();
         let reason = match self.connections.get(id) {
             Some(connection) if is_unread(connection) => connection.loss(),
             _ => CloseReason::TimedOut,
@@ -247,7 +249,7 @@ impl Core {
         let Some(connection) = self.connections.get_mut(id) else {
             return false;
         };
-        if connection.kept_half_closed {
+        if connection.peer_side == PeerSide::Awaiting {
             return true;
         }
         let half_closed_ms = self.config.half_closed_timeout_ms;
@@ -339,7 +341,7 @@ impl Core {
         let Some(connection) = self.connections.get_mut(id) else {
             return;
         };
-        if connection.phase != Phase::Open || connection.ended {
+        if connection.phase != Phase::Open || connection.peer_side.has_ended() {
             return self.fail(id, error);
         }
         connection.fail_write(error, &mut self.pool);
@@ -369,7 +371,7 @@ impl Core {
         };
         connection.dissolve(&mut self.pool);
         connection.weigh(&mut self.unsent_bytes);
-        let gone = connection.ended || connection.socket_shutdown().is_err();
+        let gone = connection.peer_side.has_ended() || connection.socket_shutdown().is_err();
         self.ended.push(id);
         if gone {
             connection.phase = Phase::Dead;
@@ -461,7 +463,7 @@ fn concerns(kind: Kind, connection: &Connection) -> bool {
         Kind::Lingering => connection.phase == Phase::Lingering,
         Kind::HalfClosed => {
             connection.phase == Phase::Open
-                && (connection.ended || connection.hangup == Hangup::Expiring)
+                && (connection.peer_side.has_ended() || connection.hangup == Hangup::Expiring)
         }
     }
 }
@@ -627,7 +629,9 @@ impl Network for Core {
 
     fn keep_half_closed(&mut self, connection: ConnectionId) {
         if let Some(entry) = self.connections.get_mut(connection) {
-            entry.kept_half_closed = true;
+            if entry.peer_side.has_ended() {
+                entry.peer_side = PeerSide::Awaiting;
+            }
         }
     }
 

@@ -51,7 +51,7 @@ impl<H: Handler> Shard<H> {
         match read {
             Ok(0) if connection.is_cut() => self.core.end_unwritten(id),
             Ok(0) => {
-                connection.ended = true;
+                connection.peer_side.end();
                 connection.readable = false;
                 self.stream_ended(id);
             }
@@ -210,7 +210,7 @@ impl<H: Handler> Shard<H> {
             self.tls_failed(id, &error);
         } else if received.ended {
             if let Some(connection) = self.core.connections.get_mut(id) {
-                connection.ended = true;
+                connection.peer_side.end();
             }
             self.stream_ended(id);
         }
@@ -322,7 +322,7 @@ impl<H: Handler> Shard<H> {
         if let Some(connection) = self.core.connections.get_mut(id)
             && connection.pause.is_on()
         {
-            connection.ended = true;
+            connection.peer_side.end();
             return self.core.limit_half_closed(id);
         }
         let code = match status {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use mio::{Events, Poll};
 
 use self::accept::Acceptors;
-use self::connection::{CipherScratch, Connection, Hangup, Phase};
+use self::connection::{CipherScratch, Connection, Hangup, PeerSide, Phase};
 use self::core::Core;
 use crate::bind::BoundShard;
 use crate::mailbox::Mailbox;
@@ -243,7 +243,7 @@ impl<H: Handler> Shard<H> {
             return;
         }
         // Nobody reads any more what would show this.
-        if event.is_error() && connection.ended && connection.kept_half_closed {
+        if event.is_error() && connection.peer_side == PeerSide::Awaiting {
             let reason = connection.loss();
             return self.core.end(id, reason);
         }
