@@ -8,7 +8,9 @@ The environment is that of `cluster_nodes.py`, and STERNA_BUILD a folder. Standa
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -44,6 +46,7 @@ PUBLISHES = (
     f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.*",
     "$JS.API.DIRECT.GET.STERNA_sterna_KEPT.sterna.sterna.*",
 )
+PAGE = Path(__file__).resolve().parents[2] / "docs/cluster-wire.md"
 TABLE = [("subscribe", subject) for subject in SUBSCRIBES] + [("publish", subject) for subject in PUBLISHES]
 
 
@@ -56,11 +59,17 @@ class Guarded(Program):
         (self.port,) = free_ports(1)
         super().__init__(["nats-server", "-c", str(folder / "nats.conf")], folder / "log")
         self.denied: dict[str, tuple[str, str]] = {}
+        # Users that have these rights, and no others.
+        self.allowed: dict[str, dict[str, list[str]]] = {}
         self.write()
 
     def write(self) -> None:
         users = []
         for user in ("one", "two"):
+            if user in self.allowed:
+                permissions = ", ".join(f"{way}: {json.dumps(subjects)}" for way, subjects in self.allowed[user].items())
+                users.append(f"{{ user: {user}, password: right, permissions: {{ {permissions} }} }}")
+                continue
             rights = {"publish": "", "subscribe": ""}
             if user in self.denied:
                 way, subject = self.denied[user]
@@ -216,10 +225,55 @@ def while_it_serves() -> None:
                     raise Failure(f"it does not say: {said}")
 
 
+def of_the_page(node: str) -> dict[str, list[str]]:
+    """The rights of a node by the page, without those of regions."""
+    rows = dict(re.findall(r"^\| (subscribes to|publishes to|asks) \| (.*) \|$", PAGE.read_text(), re.MULTILINE))
+
+    def named(row: str) -> list[str]:
+        parts = [part for part in rows[row].split(";") if "in a region" not in part]
+        first, *subjects = re.findall(r"`(.*?)`", ";".join(parts))
+        if first != "sterna.NAME.":
+            raise Failure(f"{PAGE.name}: {row}: {first}")
+        return [subject if subject.startswith("_INBOX") else f"sterna.sterna.{subject.replace('NODE', node)}"
+                for subject in subjects]
+
+    questions = re.findall(r"`(.*?)`", rows["asks"])
+    at = questions.index("$JS.API.STREAM.")
+    asked = questions[:at] + [f"$JS.API.STREAM.{verb}.*" for verb in questions[at + 1:] if "$" not in verb]
+    asked += [f"{verb}.>" for verb in questions[at + 1:] if "$" in verb]
+    return {"publish": named("publishes to") + asked, "subscribe": named("subscribes to")}
+
+
+def no_others() -> None:
+    """The rights of the page are enough for a node. They do not allow an import over what is there, which changes nothing."""
+    sterna = os.environ["STERNA_BIN"]
+    guarded = Place("enough")
+    guarded.nats.allowed["one"] = of_the_page("one")
+    guarded.nats.write()
+    with guarded as place:
+        place.start_both()
+        publish_well(place.one, "mqtt", "kept", "still here", "-q", "1", "-r")
+        with Reader(place.two, "mqtt", "kept", "-q", "1") as reader:
+            until(place.two, "it is retained there", lambda: "still here" in reader.lines)
+        place.one.stop()
+        copy = FOLDER / "enough/cluster.jsonl"
+        subprocess.run([sterna, "cluster", "export", "--config", place.two.config, "-o", copy], check=True, capture_output=True)
+        place.two.stop()
+        command = [sterna, "cluster", "import", "--config", place.one.config, "-i", copy, "--replace"]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode != 2 or "$JS.API.STREAM.DELETE." not in done.stderr:
+            raise Failure(f"the import: {done}")
+        place.one.start()
+        until(place.one, "it is ready behind an import that was refused", place.one.is_ready)
+        with Reader(place.one, "mqtt", "kept", "-q", "1") as reader:
+            until(place.one, "it is still retained", lambda: "still here" in reader.lines)
+
+
 def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    rows = [("each right is missing at the start", at_the_start), ("a right is taken from a node that serves", while_it_serves)]
+    rows = [("each right is missing at the start", at_the_start), ("a right is taken from a node that serves", while_it_serves),
+            ("the rights of the page and no others", no_others)]
     run_rows(rows, lambda row: row(), lambda _: None)
 
 
