@@ -628,10 +628,10 @@ impl Network for Core {
     }
 
     fn keep_half_closed(&mut self, connection: ConnectionId) {
-        if let Some(entry) = self.connections.get_mut(connection) {
-            if entry.peer_side.has_ended() {
-                entry.peer_side = PeerSide::Awaiting;
-            }
+        if let Some(entry) = self.connections.get_mut(connection)
+            && entry.peer_side.has_ended()
+        {
+            entry.peer_side = PeerSide::Awaiting;
         }
     }
 

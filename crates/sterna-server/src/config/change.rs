@@ -171,7 +171,7 @@ mod tests {
                     "[[authorization.rule]]\ntopics = [\"{topic}\"]\neffect = \"{effect}\"\n"
                 );
             }
-            parse(&text).expect("a configuration")
+            parse("test", &text).expect("a configuration")
         };
         let (everything, wrong) = (of(false, &[("#", "allow")]), of(false, &[("b/#", "allow")]));
         assert_eq!(wrong.weaker_than(&everything), [""; 0]);
