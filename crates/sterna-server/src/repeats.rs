@@ -158,14 +158,14 @@ mod tests {
         lines: 32,
     };
 
-    fn at(host: u32) -> Option<IpAddr> {
-        Some(IpAddr::V4(Ipv4Addr::from(host)))
+    fn at(host: u32) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::from(host))
     }
 
     #[test]
     fn the_first_of_many_is_written_and_the_next_one_counts_the_others() {
         let repeats = Repeats::default();
-        let pass = |now_ms, line| repeats.pass(now_ms, LIMITS, at(1), line);
+        let pass = |now_ms, line| repeats.pass(now_ms, LIMITS, Some(at(1)), line);
         assert_eq!(pass(5, "a"), Some(0));
         assert_eq!(pass(6, "b"), Some(0));
         for now_ms in 5..1_005 {
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn lines_of_an_address_that_have_no_place_are_alike() {
         let repeats = Repeats::default();
-        let pass = |now_ms, host, line| repeats.pass(now_ms, LIMITS, at(host), line);
+        let pass = |now_ms, host, line| repeats.pass(now_ms, LIMITS, Some(at(host)), line);
         let mut written = 0;
         for line in 0..10_000 {
             written += usize::from(pass(5, 1, line).is_some());
@@ -198,8 +198,8 @@ mod tests {
     fn many_addresses_take_no_more_memory_than_the_limit() {
         let repeats = Repeats::default();
         for host in 0..10_000 {
-            let _ = repeats.pass(5, LIMITS, at(host), "a");
-            let _ = repeats.pass(6, LIMITS, at(host), "b");
+            let _ = repeats.pass(5, LIMITS, Some(at(host)), "a");
+            let _ = repeats.pass(6, LIMITS, Some(at(host)), "b");
         }
         let known = repeats.0.lock().expect("not poisoned");
         assert_eq!(known.lines.len(), LIMITS.lines);
@@ -227,7 +227,7 @@ mod tests {
             },
         );
         for _ in 0..3 {
-            assert_eq!(repeats.pass(5, limits, at(1), "a"), Some(0));
+            assert_eq!(repeats.pass(5, limits, Some(at(1)), "a"), Some(0));
         }
     }
 }

@@ -165,12 +165,11 @@ mod tests {
     #[test]
     fn rules_may_be_wrong_for_a_moment() {
         let of = |default_allow: bool, rules: &[(&str, &str)]| {
-            let mut text = format!("[authorization]\ndefault_allow = {default_allow}\n");
-            for (topic, effect) in rules {
-                text += &format!(
-                    "[[authorization.rule]]\ntopics = [\"{topic}\"]\neffect = \"{effect}\"\n"
-                );
-            }
+            let head = format!("[authorization]\ndefault_allow = {default_allow}\n");
+            let rules = rules.iter().map(|(topic, effect)| {
+                format!("[[authorization.rule]]\ntopics = [\"{topic}\"]\neffect = \"{effect}\"\n")
+            });
+            let text: String = std::iter::once(head).chain(rules).collect();
             parse("test", &text).expect("a configuration")
         };
         let (everything, wrong) = (of(false, &[("#", "allow")]), of(false, &[("b/#", "allow")]));
