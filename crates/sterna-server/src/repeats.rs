@@ -81,7 +81,7 @@ impl Pace {
 
 impl Known {
     /// Forgets lines that may be written again.
-    fn forget_old(&mut self, now_ms: u64) {
+    fn forget_old(&mut self, now_ms: u64, interval_ms: u64) {
         let addresses = &mut self.addresses;
         self.lines.retain(|_, line| {
             let is_new = now_ms < line.pace.quiet_until_ms;
@@ -90,8 +90,11 @@ impl Known {
             }
             is_new
         });
-        // One that has left lines out says so first.
-        addresses.retain(|_, of| of.lines > 0 || of.others.more > 0);
+        // One that has left lines out has an interval to say so. It may never come again.
+        addresses.retain(|_, of| {
+            let is_heard = of.others.more > 0 && now_ms < of.others.quiet_until_ms + interval_ms;
+            of.lines > 0 || is_heard
+        });
     }
 }
 
@@ -130,7 +133,7 @@ impl Repeats {
         let used = |known: &Known| known.addresses.get(&address).map_or(0, |of| of.lines);
         let is_full = |known: &Known| known.lines.len() >= lines || used(known) >= share;
         if is_full(&known) && known.look_ms <= now_ms {
-            known.forget_old(now_ms);
+            known.forget_old(now_ms, interval_ms);
             known.look_ms = now_ms + interval_ms;
         }
         if is_full(&known) {
@@ -203,6 +206,20 @@ mod tests {
         }
         let known = repeats.0.lock().expect("not poisoned");
         assert_eq!(known.lines.len(), LIMITS.lines);
+        assert!(known.addresses.len() <= LIMITS.lines);
+    }
+
+    /// Also those that had left lines out, and did not come again.
+    #[test]
+    fn addresses_are_forgotten() {
+        let repeats = Repeats::default();
+        for host in 0..1_000 {
+            for line in 0..10 {
+                let now_ms = u64::from(host) * 10_000;
+                let _ = repeats.pass(now_ms, LIMITS, Some(at(host)), line);
+            }
+        }
+        let known = repeats.0.lock().expect("not poisoned");
         assert!(known.addresses.len() <= LIMITS.lines);
     }
 
