@@ -379,7 +379,6 @@ impl RemoteRegion {
     }
 }
 
-/// A server of NATS, as its URL has it.
 /// A URL for the log, without its user and password.
 fn without_credentials(url: &str) -> String {
     match (url.find("://"), url.rfind('@')) {
@@ -391,6 +390,7 @@ fn without_credentials(url: &str) -> String {
     }
 }
 
+/// A server of NATS, as its URL has it.
 #[derive(PartialEq, Eq, Debug)]
 struct Server {
     is_encrypted: bool,
