@@ -38,25 +38,14 @@ impl Core {
     /// Writes a ban or its end, unless NATS has a later one of the same names.
     async fn keep_ban(&self, record: BanRecord) {
         let subject = subjects::ban(&digest_of(&record.name));
-        let mut retry = Retry::new();
-        loop {
-            if let Ok(found) = self.last_of_subject(NODES, &subject).await {
-                let known = found.as_ref().and_then(|found| read(&found.payload));
-                if known.is_some_and(|known| known.rank() >= record.rank()) {
-                    return;
-                }
-                // Also where there is none: the server that answered may be behind.
-                let expected = found.map_or(0, |found| found.sequence);
-                let line = line_of(&record);
-                let written = self.compare_and_set(subject.clone(), expected, line, None);
-                if let Ok(sequence) = written.await {
-                    if record.is_end {
-                        self.note_end(NODES, &subject, sequence);
-                    }
-                    return;
-                }
-            }
-            retry.wait().await;
+        let is_later =
+            |known: &Bytes| read(known).is_some_and(|known| known.rank() >= record.rank());
+        let line = line_of(&record);
+        let written = self.write_unless(NODES, &subject, &line, is_later).await;
+        if let Some(sequence) = written
+            && record.is_end
+        {
+            self.note_end(NODES, &subject, sequence);
         }
     }
 

@@ -15,9 +15,8 @@ use serde::Deserialize;
 use super::streams::{INBOX, KEPT, LOG, NODES, RETAINED, SESSIONS};
 use super::{Core, Ended};
 use crate::clocks::{Answer, Owner, Verdict};
+use crate::subjects;
 
-/// Where every node is asked for the time.
-const CLOCK: &str = crate::subjects::CLOCK;
 /// A node's answer, as a line of text.
 const FORM: &str = "1";
 /// Time between two rounds of questions.
@@ -52,7 +51,7 @@ impl Core {
                 let _ = self.client.publish(reply, line.into()).await;
             }
         };
-        self.hear_each(CLOCK, answer).await;
+        self.hear_each(subjects::CLOCK, answer).await;
     }
 
     /// Looks at all clocks again and again.
@@ -149,7 +148,7 @@ impl Core {
         let asked = async {
             let reply = Subject::from(self.client.new_inbox());
             let mut answers = self.client.subscribe(reply.clone()).await.ok()?;
-            let subject = self.settings.subject(CLOCK);
+            let subject = self.settings.subject(subjects::CLOCK);
             let asked_ms = self.wall_ms();
             let asked = (self.client).publish_with_reply(subject, reply, "".into());
             asked.await.ok()?;
@@ -216,7 +215,7 @@ fn time_of(payload: &[u8]) -> Option<(&str, u64)> {
 }
 
 /// The machine's wall clock, in milliseconds since the Unix epoch.
-fn system_ms() -> u64 {
+pub(super) fn system_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::Core;
 use super::streams::{NODES, RETAINED};
-use super::{Core, expiring};
 
 /// How often is looked for ends whose time is over.
 const LOOK: Duration = Duration::from_millis(200);
@@ -204,7 +204,7 @@ impl Core {
         let is_more = due.len() == count;
         let looked_after = due.into_iter().map(async |(place, sequence)| {
             let is_done = if kind == Kind::Expiring {
-                self.end_expired(&place.1, sequence).await != expiring::Outcome::Unknown
+                self.end_expired(&place.1, sequence).await
             } else {
                 self.remove_end(kind, &place, sequence).await
             };

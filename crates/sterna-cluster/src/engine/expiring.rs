@@ -3,27 +3,15 @@
 
 use std::rc::Rc;
 
-use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
-use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use sterna_broker::{Message, MessageHeader};
 
 use super::Core;
-use super::retained::QUIET;
+use super::retained::as_retained;
 use super::streams::RETAINED;
 use super::writing::as_last;
+use crate::owners::WriteError;
 use crate::wire::{self, EncodedRun, Versions};
-
-/// The result of an attempt to write the end of a retained message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Outcome {
-    /// NATS has the end.
-    Ended,
-    /// There is nothing to end: another message is there by now, or none.
-    Overtaken,
-    /// NATS has not said so: it is to be tried again.
-    Unknown,
-}
 
 impl Core {
     /// Notes what NATS has under the subject of a topic: an end, or a message that will expire. `is_own` says whether this
@@ -47,44 +35,26 @@ impl Core {
         }
     }
 
-    /// Writes that the retained message of a subject has expired, unless another has taken its place.
-    pub(super) async fn end_expired(&self, subject: &str, sequence: u64) -> Outcome {
-        let stream = self.settings.stream(RETAINED);
-        let Ok(stream) = self.jetstream.get_stream_no_info(stream).await else {
-            return Outcome::Unknown;
+    /// Writes that the retained message of a subject has expired, unless another has taken its place. Returns whether that
+    /// is done; where NATS does not say, it is to be tried again.
+    pub(super) async fn end_expired(&self, subject: &str, sequence: u64) -> bool {
+        let Ok(found) = self.last_at_leader(RETAINED, subject).await else {
+            return false;
         };
-        let place = self.settings.subject(subject);
-        // The leader answers: another server may be behind.
-        let found = match stream.get_last_raw_message_by_subject(&place).await {
-            Ok(found) => found,
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
-                return Outcome::Overtaken;
-            }
-            Err(_) => return Outcome::Unknown,
-        };
-        if found.sequence != sequence {
-            return Outcome::Overtaken;
-        }
-        let Some(end) = end_of(self.reads(), &found.payload) else {
-            return Outcome::Overtaken;
+        let end = (found.filter(|found| found.sequence == sequence))
+            .and_then(|found| end_of(self.reads(), &found.payload));
+        let Some(end) = end else {
+            return true;
         };
         let mut run = EncodedRun::new(0);
         run.push(&end, false);
         let write = as_last(PublishMessage::build().payload(self.batch([&run])))
-            .expected_last_subject_sequence(sequence)
-            .header(QUIET, "1");
-        let answer = match self.jetstream.send_publish(place, write).await {
-            Ok(answer) => answer.await,
-            Err(error) => Err(error),
-        };
-        match answer {
-            Ok(written) => {
-                self.note_end(RETAINED, subject, written.sequence);
-                Outcome::Ended
-            }
-            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => Outcome::Overtaken,
-            Err(_) => Outcome::Unknown,
+            .expected_last_subject_sequence(sequence);
+        let written = self.write_over(subject, as_retained(write, true)).await;
+        if let Ok(written) = written {
+            self.note_end(RETAINED, subject, written);
         }
+        written != Err(WriteError::Unknown)
     }
 }
 

@@ -3,8 +3,10 @@
 //! The floor of a node is a record that only rises, has no end, and lies in the stream whose records it is about. Where
 //! NATS loses that stream, it loses both.
 
+use bytes::Bytes;
+
+use super::Core;
 use super::streams::SESSIONS;
-use super::{Core, Retry};
 use crate::owners::{Floor, incarnation_in, number_in};
 use crate::subjects;
 
@@ -14,23 +16,10 @@ const FORM: &str = "1";
 impl Core {
     /// Says that nobody has anything any more of a node's processes below a floor. Waits until NATS has it, or a higher one.
     pub(super) async fn tell_floor(&self, node: &str, floor: Floor) {
-        let subject = subjects::floor(node);
-        let mut retry = Retry::new();
-        loop {
-            if let Ok(found) = self.last_of_subject(SESSIONS, &subject).await {
-                let told = found.as_ref().and_then(|found| read_floor(&found.payload));
-                if told.is_some_and(|told| told >= floor) {
-                    return;
-                }
-                let expected = found.map_or(0, |found| found.sequence);
-                let line = line_of(floor).into_bytes();
-                let written = self.compare_and_set(subject.clone(), expected, line, None);
-                if written.await.is_ok() {
-                    return;
-                }
-            }
-            retry.wait().await;
-        }
+        let (subject, line) = (subjects::floor(node), line_of(floor));
+        let is_as_high = |told: &Bytes| read_floor(told).is_some_and(|told| told >= floor);
+        self.write_unless(SESSIONS, &subject, line.as_bytes(), is_as_high)
+            .await;
     }
 
     /// A floor comes by, or was there before this start.

@@ -99,6 +99,31 @@ impl Core {
             answer => answer.map_err(|(_, why)| why),
         }
     }
+
+    /// The last entries of subjects, each as `visit` gets it.
+    ///
+    /// # Errors
+    /// NATS' words, for the log.
+    pub(super) async fn each_last(
+        &self,
+        stream: &str,
+        filter: &str,
+        mut visit: impl FnMut(Entry),
+    ) -> Result<(), String> {
+        let start = DeliverPolicy::LastPerSubject;
+        let mut entries = self.follow(stream, Some(filter), start).await?;
+        if entries.waiting == 0 {
+            return Ok(());
+        }
+        loop {
+            let entry = entries.next().await?;
+            let is_last = entry.pending == 0;
+            visit(entry);
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
 }
 
 fn other(error: impl std::fmt::Display) -> (bool, String) {

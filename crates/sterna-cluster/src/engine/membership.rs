@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
+use bytes::Bytes;
 use sterna_broker::Interest;
 
 use super::streams::NODES;
@@ -234,23 +235,20 @@ impl Core {
     }
 
     /// Tells all nodes that nobody has anything any more of a process that is gone.
-    pub(super) async fn tell_swept(&self, node: &str, incarnation: u64) -> bool {
+    pub(super) async fn tell_swept(&self, node: &str, incarnation: u64) {
         let line = format!("{FORM} {incarnation} {SWEPT} ");
-        let subject = subjects::want(node, SWEPT);
-        let Ok(found) = self.last_of_subject(NODES, &subject).await else {
-            return false;
-        };
-        let told = found.as_ref().map(|found| {
-            let line = std::str::from_utf8(&found.payload).unwrap_or_default();
-            line.split(' ').nth(1).and_then(incarnation_in).unwrap_or(0)
-        });
         // Nodes that start later read the last one alone.
-        if told.is_some_and(|told| told > incarnation) {
-            return true;
-        }
-        let expected = found.map_or(0, |found| found.sequence);
-        let written = self.compare_and_set(subject, expected, line.into_bytes(), None);
-        written.await.is_ok()
+        let is_later = |told: &Bytes| {
+            let told = std::str::from_utf8(told)
+                .unwrap_or_default()
+                .split(' ')
+                .nth(1);
+            told.and_then(incarnation_in)
+                .is_some_and(|told| told > incarnation)
+        };
+        let subject = subjects::want(node, SWEPT);
+        self.write_unless(NODES, &subject, line.as_bytes(), is_later)
+            .await;
     }
 
     /// Removes from NATS what processes of a node up to an incarnation have told of their readers. A word that they are

@@ -3,14 +3,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::sessions::hex;
+use super::kept::subject_of;
 use super::streams::KEPT;
 use super::{Core, Retry};
 use crate::commits::Part;
 use crate::owners::{Key, WriteError};
 use crate::port::KeyOrder;
 use crate::requests::{Beginning, Begun, Entry, Freeing, key_of};
-use crate::subjects;
 
 /// The pause before an entry is read again that another server does not have yet.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -355,8 +354,4 @@ impl Core {
             Some(entry).filter(|_| self.wall_ms() / 1_000 < until_s),
         ))
     }
-}
-
-fn subject_of(key: Key) -> String {
-    subjects::kept(&hex(key))
 }

@@ -14,7 +14,6 @@ use async_nats::HeaderMap;
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::message::PublishMessage;
-use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use sterna_broker::{FromPeer, Message, NodeSet};
@@ -198,19 +197,9 @@ impl Core {
 
     /// Where the end of a topic's retained message goes that this node does not know of.
     async fn place_of_clear(&self, topic: &str) -> Result<Place, String> {
-        let stream = self.settings.stream(RETAINED);
-        let stream = self.jetstream.get_stream_no_info(stream).await;
-        let stream = stream.map_err(|error| error.to_string())?;
-        let subject = self.settings.subject(&subject_of(topic));
-        // The leader answers: another server may not have a message yet that somebody was told of.
-        match stream.get_last_raw_message_by_subject(&subject).await {
-            Ok(found) if clears(self.reads(), &found.payload) => Ok(Place::Nowhere),
-            Ok(found) => Ok(Place::At(Some(found.sequence))),
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
-                Ok(Place::Nowhere)
-            }
-            Err(error) => Err(error.to_string()),
-        }
+        let found = self.last_at_leader(RETAINED, &subject_of(topic)).await?;
+        let found = found.filter(|found| !clears(self.reads(), &found.payload));
+        Ok(found.map_or(Place::Nowhere, |found| Place::At(Some(found.sequence))))
     }
 
     /// Follows the retained messages of all nodes.
@@ -391,16 +380,10 @@ impl Core {
         let subject = self.retained_subject(&newest, &topic);
         let mut retry = Retry::new();
         loop {
-            let stream = self.settings.stream(RETAINED);
-            let Ok(stream) = self.jetstream.get_stream_no_info(stream).await else {
-                retry.wait().await;
-                continue;
-            };
-            let found = stream.get_last_raw_message_by_subject(&subject).await;
-            let payload = match found {
-                Ok(found) => found.payload,
+            let payload = match self.last_at_leader(RETAINED, &subject).await {
+                Ok(Some(found)) => found.payload,
                 // It has expired meanwhile.
-                Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return,
+                Ok(None) => return,
                 Err(_) => {
                     retry.wait().await;
                     continue;

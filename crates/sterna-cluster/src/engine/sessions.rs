@@ -373,30 +373,22 @@ impl Core {
         for Process { node, incarnation } in processes {
             self.settle_requests_of(&node, incarnation).await;
             self.forget_wants(&node, incarnation).await;
-            let mut retry = Retry::new();
-            while !self.tell_swept(&node, incarnation).await {
-                retry.wait().await;
-            }
+            self.tell_swept(&node, incarnation).await;
         }
     }
 
     /// Learns what nodes need of the log, also those that are gone, and the floors of their records.
     pub(super) async fn learn_needs(&self) -> Result<(), String> {
         for (filter, is_mark) in [(subjects::floor("*"), false), (subjects::mark("*"), true)] {
-            let start = DeliverPolicy::LastPerSubject;
-            let mut told = self.follow(SESSIONS, Some(&filter), start).await?;
-            while told.waiting > 0 {
-                let word = told.next().await?;
+            self.each_last(SESSIONS, &filter, |word| {
                 if is_mark {
                     self.note_need_of(&word.subject, &word.payload, false);
                 } else {
                     let node = word.subject.rsplit('.').next().unwrap_or_default();
                     self.floor_passed(node, &word.payload);
                 }
-                if word.pending == 0 {
-                    break;
-                }
-            }
+            })
+            .await?;
         }
         Ok(())
     }
@@ -537,8 +529,8 @@ impl Core {
 
     /// Looks at the records of all sessions.
     async fn scan_sessions(&self) -> Result<(), String> {
-        let (filter, start) = (Some("session.*"), DeliverPolicy::LastPerSubject);
-        let mut records = self.follow(SESSIONS, filter, start).await?;
+        let (filter, start) = (subjects::session("*"), DeliverPolicy::LastPerSubject);
+        let mut records = self.follow(SESSIONS, Some(&filter), start).await?;
         if records.waiting == 0 {
             return Ok(());
         }

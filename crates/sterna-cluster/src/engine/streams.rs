@@ -270,9 +270,7 @@ impl Core {
                 Ok(info.clone())
             }
             Err(error) => {
-                if let GetStreamErrorKind::JetStream(answer) = error.kind()
-                    && answer.error_code() == ErrorCode::STREAM_NOT_FOUND
-                {
+                if is_no_stream(&error) {
                     self.lacks_stream(stream).await;
                 }
                 Err(error.to_string())

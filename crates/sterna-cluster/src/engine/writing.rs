@@ -8,7 +8,8 @@ use async_nats::jetstream;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::{PublishMessage, StreamMessage};
-use async_nats::jetstream::stream::DirectGetErrorKind;
+use async_nats::jetstream::stream::{DirectGetErrorKind, LastRawMessageErrorKind};
+use bytes::Bytes;
 use futures_util::future::join_all;
 
 use super::connection::HEADER_BYTES;
@@ -122,7 +123,16 @@ impl Core {
         if let Some(time) = kept_for {
             write = write.ttl(time);
         }
-        let subject = self.settings.subject(&subject);
+        self.write_over(&subject, write).await
+    }
+
+    /// Writes what expects a certain last of its subject. Returns its sequence number.
+    pub(super) async fn write_over(
+        &self,
+        subject: &str,
+        write: PublishMessage,
+    ) -> Result<u64, WriteError> {
+        let subject = self.settings.subject(subject);
         let answer = match self.jetstream.send_publish(subject.clone(), write).await {
             Ok(answer) => answer.await,
             Err(error) => Err(error),
@@ -137,7 +147,34 @@ impl Core {
         })
     }
 
-    /// The last of a subject in a stream; `None` where there is none.
+    /// Writes the last of a subject, also where there is none, unless what is there stays. Tries until NATS has it.
+    /// Returns its sequence number; `None` where the other one stays.
+    pub(super) async fn write_unless(
+        &self,
+        stream: &str,
+        subject: &str,
+        payload: &[u8],
+        stays: impl Fn(&Bytes) -> bool,
+    ) -> Option<u64> {
+        let mut retry = Retry::new();
+        loop {
+            if let Ok(found) = self.last_of_subject(stream, subject).await {
+                if found.as_ref().is_some_and(|found| stays(&found.payload)) {
+                    return None;
+                }
+                // Also where there is none: the server that answered may be behind.
+                let expected = found.map_or(0, |found| found.sequence);
+                let write =
+                    self.compare_and_set(subject.to_owned(), expected, payload.to_owned(), None);
+                if let Ok(sequence) = write.await {
+                    return Some(sequence);
+                }
+            }
+            retry.wait().await;
+        }
+    }
+
+    /// The last of a subject in a stream; `None` where there is none. Any server answers, which may be behind.
     ///
     /// # Errors
     /// NATS' words, for the log.
@@ -153,6 +190,26 @@ impl Core {
         match stream.direct_get_last_for_subject(subject).await {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.kind() == DirectGetErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// The same from the stream's leader, which has all that anybody was told of.
+    ///
+    /// # Errors
+    /// NATS' words, for the log.
+    pub(super) async fn last_at_leader(
+        &self,
+        stream: &str,
+        subject: &str,
+    ) -> Result<Option<StreamMessage>, String> {
+        let stream = self.settings.stream(stream);
+        let stream = self.jetstream.get_stream_no_info(stream).await;
+        let stream = stream.map_err(|error| error.to_string())?;
+        let subject = self.settings.subject(subject);
+        match stream.get_last_raw_message_by_subject(&subject).await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
             Err(error) => Err(error.to_string()),
         }
     }

@@ -223,12 +223,10 @@ impl Core {
         let Some(region) = &self.settings.region else {
             return Ok(());
         };
-        let nodes = self.settings.stream(NODES);
-        let nodes = self.jetstream.get_stream_no_info(nodes).await;
-        let nodes = nodes.map_err(|error| error.to_string())?;
         for remote in &region.remotes {
-            let subject = self.settings.subject(&record(&remote.name));
-            if let Ok(found) = nodes.direct_get_last_for_subject(subject).await
+            if let Some(found) = self
+                .last_of_subject(NODES, &subjects::came(&remote.name))
+                .await?
                 && let Some(last) = import::Last::read(&found.payload)
             {
                 self.regions
@@ -328,7 +326,7 @@ impl Core {
         let line = format!("{FORM} {}", last.sequence);
         // Both are told again soon.
         let _ = self.client.publish(subject, line.into()).await;
-        let note = self.settings.subject(&record(remote));
+        let note = self.settings.subject(&subjects::came(remote));
         let word = as_last(PublishMessage::build().payload(last.write().into()));
         if let Ok(noted) = self.jetstream.send_publish(note, word).await {
             let _ = noted.await;
@@ -457,9 +455,4 @@ impl Core {
         });
         views.collect()
     }
-}
-
-/// Where is noted how far a region's messages have come.
-fn record(remote: &str) -> String {
-    subjects::came(remote)
 }

@@ -14,7 +14,7 @@ mod writing;
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use async_nats::jetstream::stream::Info;
 use sterna_broker::{CarriedSession, Message};
@@ -22,7 +22,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
-use super::{Core, Engine, connection, kept, streams};
+use super::{Core, Engine, clocks, connection, kept, streams};
 use crate::owners::Key;
 use crate::port::{Shards, ToShard};
 use crate::settings::Settings;
@@ -130,10 +130,6 @@ impl Transfer {
             );
             runtime.block_on(connecting)?
         };
-        let now_ms = || {
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-            now.map_or(0, |since| since.as_millis() as u64)
-        };
         let core = {
             // Tasks of the client begin here.
             let _entered = runtime.enter();
@@ -143,7 +139,7 @@ impl Transfer {
                 client,
                 Box::new(NoShards),
                 connected,
-                (Box::new(now_ms), report),
+                (Box::new(clocks::system_ms), report),
             )
         };
         let transfer = Self {

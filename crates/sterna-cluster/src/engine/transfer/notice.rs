@@ -3,8 +3,6 @@
 //! It is written over and never removed: what NATS has removed may come again. An import writes it by compare-and-set, so
 //! that two of them do not write at once.
 
-use async_nats::jetstream::stream::LastRawMessageErrorKind;
-
 use super::super::streams::NODES;
 use super::super::{Core, streams};
 use crate::owners::WriteError;
@@ -44,25 +42,17 @@ impl Core {
     /// # Errors
     /// A sentence for the operator.
     pub(super) async fn notice(&self) -> Result<(State, u64), String> {
-        let stream = self.settings.stream(NODES);
-        let stream = match self.jetstream.get_stream(stream).await {
-            Ok(stream) => stream,
+        match self.jetstream.get_stream(self.settings.stream(NODES)).await {
+            Ok(_) => {}
             Err(error) if streams::is_no_stream(&error) => return Ok((State::Idle, 0)),
             Err(error) => return Err(error.to_string()),
-        };
-        // The leader answers: another server may not have the notice yet.
-        let subject = self.settings.subject(subjects::IMPORT);
-        match stream.get_last_raw_message_by_subject(&subject).await {
-            Ok(found) => {
-                let state = State::read(&found.payload);
-                let state = state.ok_or("the notice of an import has a form that is not known")?;
-                Ok((state, found.sequence))
-            }
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
-                Ok((State::Idle, 0))
-            }
-            Err(error) => Err(error.to_string()),
         }
+        let Some(found) = self.last_at_leader(NODES, subjects::IMPORT).await? else {
+            return Ok((State::Idle, 0));
+        };
+        let state = State::read(&found.payload);
+        let state = state.ok_or("the notice of an import has a form that is not known")?;
+        Ok((state, found.sequence))
     }
 
     /// Writes the notice where the one before has that sequence number. Returns the number of the new one.

@@ -9,7 +9,7 @@ use super::super::log::{first_in, position};
 use super::super::regions::OUT;
 use super::super::sessions::{key_of, unhex};
 use super::super::streams::{KEPT, LOG, RETAINED, SESSIONS};
-use super::super::{Core, following, kept, sessions};
+use super::super::{Core, kept, sessions};
 use super::{Content, Left};
 use crate::owners::{Key, Record};
 use crate::requests::Entry;
@@ -51,28 +51,6 @@ impl Found {
 }
 
 impl Core {
-    /// The last entries of subjects, each as `visit` gets it.
-    async fn each_last(
-        &self,
-        stream: &str,
-        filter: &str,
-        mut visit: impl FnMut(following::Entry),
-    ) -> Result<(), String> {
-        let start = DeliverPolicy::LastPerSubject;
-        let mut entries = self.follow(stream, Some(filter), start).await?;
-        if entries.waiting == 0 {
-            return Ok(());
-        }
-        loop {
-            let entry = entries.next().await?;
-            let is_last = entry.pending == 0;
-            visit(entry);
-            if is_last {
-                return Ok(());
-            }
-        }
-    }
-
     /// Whether all streams are there that are read.
     async fn has_streams(&self) -> Result<(), String> {
         for stream in [SESSIONS, KEPT, LOG, RETAINED] {

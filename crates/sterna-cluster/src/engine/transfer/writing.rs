@@ -405,23 +405,19 @@ impl Core {
 
     /// Whether no node has joined since the notice: one may have looked for it just before.
     async fn has_nobody_joined(&self, notice: u64) -> Result<(), String> {
-        let start = DeliverPolicy::LastPerSubject;
-        let mut joined = self
-            .follow(NODES, Some(&subjects::join("*")), start)
-            .await?;
-        while joined.waiting > 0 {
-            let entry = joined.next().await?;
+        let mut joined = None;
+        self.each_last(NODES, &subjects::join("*"), |entry| {
             if entry.position > notice && entry.position != self.incarnation.get() {
-                let node = entry.subject.split('.').nth(3).unwrap_or_default();
-                return Err(format!(
-                    "the node {node} has joined meanwhile: stop it, and begin the import anew with --replace"
-                ));
+                joined = Some(entry.subject);
             }
-            if entry.pending == 0 {
-                break;
-            }
-        }
-        Ok(())
+        })
+        .await?;
+        joined.map_or(Ok(()), |subject| {
+            let node = subject.split('.').nth(3).unwrap_or_default();
+            Err(format!(
+                "the node {node} has joined meanwhile: stop it, and begin the import anew with --replace"
+            ))
+        })
     }
 
     /// Makes all streams, empty, and the log above all positions of the export. Says by `has_removed` whether one was
