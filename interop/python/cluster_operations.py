@@ -671,6 +671,36 @@ def unfinished(world: World) -> None:
     world.ledger.read(world[3])
 
 
+def asleep(world: World) -> None:
+    """A node stands still while all is replaced: it begins anew, and writes nothing of what it knew."""
+    for number in (1, 2):
+        shell(f"ssh node-{number} systemctl stop sterna")
+    world.settle(3)
+    world.ledger.write(world[3])
+    kept = world.ledger.copy()
+    sleeper = world[3].pid("sterna")
+    os.kill(sleeper, signal.SIGSTOP)
+    try:
+        file = "-i /backup/asleep.jsonl"
+        transfer = "ssh node-1 sterna cluster %s --config /etc/sterna/sterna.toml %s"
+        shell(transfer % ("export", file.replace("-i", "-o")))
+        # The node is taken for gone after its lease.
+        wait_until("nobody is there", lambda: shell(transfer % ("import --replace", file), check=False).returncode == 0)
+    finally:
+        os.kill(sleeper, signal.SIGCONT)
+    wait_until("it says why", lambda: "an import has replaced" in world[3].log())
+    shell("ssh node-1 systemctl start sterna")
+    world.settle(1, 3)
+    if world[3].pid("sterna") != sleeper:
+        raise Failure(f"it begins anew in another process: {world[3].log()[-2_000:]}")
+    world.ledger = kept
+    world.ledger.read(world[3], PART)
+    world.ledger.write(world[1])
+    world.ledger.read(world[3])
+    shell("ssh node-2 systemctl start sterna")
+    world.settle(2)
+
+
 def by_hand(_: World) -> None:
     """The commands of docs/cluster.md that start a cluster by hand, on other ports."""
     text = (PAGE.parent / "cluster.md").read_text()
@@ -724,6 +754,7 @@ ROWS = [
     ("a machine loses its power", power),
     ("a server of NATS loses its disk", disk),
     ("an import that was killed", unfinished),
+    ("a node stands still over an import", asleep),
     ("all data of NATS are lost", all_lost),
     ("each step of the page was run", each_step_ran),
     ("a cluster by hand", by_hand),

@@ -114,7 +114,7 @@ impl Core {
     }
 
     /// Has the process leave the cluster in order, and begin anew: once.
-    fn begin_anew(&self, why: &str) {
+    pub(super) fn begin_anew(&self, why: &str) {
         if !self.begins_anew.replace(true) {
             (self.report)(Ended::Anew(why.to_owned()));
         }

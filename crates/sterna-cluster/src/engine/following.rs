@@ -74,7 +74,7 @@ impl Core {
                 .map_err(|error| (lacks_stream(&error), error.to_string()))?;
             // After that: a reader of another stream than this one reads nothing any more.
             let found = (self.jetstream.get_stream(&name).await).map_err(other)?;
-            self.found_stream(stream, found.cached_info());
+            (self.found_stream(stream, found.cached_info()).await).map_err(other)?;
             let waiting = consumer.cached_info().num_pending;
             let messages = (consumer.stream().expires(EXPIRES).heartbeat(HEARTBEAT))
                 .messages()

@@ -109,7 +109,7 @@ impl Core {
                 .map_err(|error| format!("stream {name}: {error}"))?;
             let info = self.raise_replicas(info).await;
             self.set_sources(&config, &info).await?;
-            self.found_stream(stream, &info);
+            self.found_stream(stream, &info).await?;
         }
         Ok(())
     }
@@ -221,32 +221,47 @@ impl Core {
         if now_ms - since_ms < LOST_AFTER.as_millis() as u64 {
             return;
         }
-        if let Err(why) = self.make_streams().await {
+        let made = async {
+            self.is_no_import_since().await?;
+            self.make_streams().await
+        };
+        if let Err(why) = made.await {
             tracing::warn!(why, "streams cannot be made again yet");
         }
     }
 
     /// A stream is there that was made in place of another.
     pub(super) fn found_anew(&self, stream: &str, info: &Info) {
-        self.known_stream(stream).made.set(None);
-        self.found_stream(stream, info);
+        let known = self.known_stream(stream);
+        known.made.set(Some(made_at(info)));
+        known.saw(info.state.last_sequence);
     }
 
     /// A stream is there. Where it is another than before, this node writes again what it knows.
-    pub(super) fn found_stream(&self, stream: &str, info: &Info) {
+    ///
+    /// # Errors
+    /// The reason why the stream is not to be used, for the log.
+    pub(super) async fn found_stream(&self, stream: &str, info: &Info) -> Result<(), String> {
         let known = self.known_stream(stream);
+        let made = made_at(info);
+        let is_another = |known: &Known| known.made.get().is_some_and(|before| before != made);
+        if is_another(&known) {
+            self.is_no_import_since().await?;
+        }
         known.lacking_since_ms.set(None);
         self.note_lacking();
         known.saw(info.state.last_sequence);
-        let made = Some(info.created.unix_timestamp_nanos());
-        let before = known.made.replace(made);
-        if before.is_some() && before != made {
+        // Another reader of it may have found it meanwhile.
+        let is_another = is_another(&known);
+        known.made.set(Some(made));
+        if is_another {
             tracing::warn!(
                 stream,
                 "NATS has another stream: what this node knows is written again"
             );
             self.renew(stream);
         }
+        Ok(())
     }
 
     fn note_lacking(&self) {
@@ -266,7 +281,7 @@ impl Core {
         match found {
             Ok(found) => {
                 let info = found.cached_info();
-                self.found_stream(stream, info);
+                self.found_stream(stream, info).await?;
                 Ok(info.clone())
             }
             Err(error) => {
@@ -369,6 +384,11 @@ impl Core {
             self.set_telling(self.streams.telling.get().saturating_sub(1));
         }
     }
+}
+
+/// When a stream was made, in nanoseconds since the Unix epoch by NATS' clock.
+fn made_at(info: &Info) -> i128 {
+    info.created.unix_timestamp_nanos()
 }
 
 /// Whether NATS says that it has no stream of a name.

@@ -282,7 +282,7 @@ impl Core {
             match self.jetstream.get_stream(&name).await {
                 Ok(found) => {
                     let info = found.cached_info();
-                    self.found_stream(stream, info);
+                    self.found_stream(stream, info).await?;
                     return Ok(Some(info.clone()));
                 }
                 Err(error) if streams::is_no_stream(&error) => return Ok(None),

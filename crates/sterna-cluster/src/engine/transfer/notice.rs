@@ -68,6 +68,26 @@ impl Core {
         })
     }
 
+    /// Whether no import has begun since this node joined. Otherwise the node begins anew: what it knows is of another
+    /// cluster, in effect, and would be written over what was imported.
+    ///
+    /// # Errors
+    /// A sentence for the log.
+    pub(in crate::engine) async fn is_no_import_since(&self) -> Result<(), String> {
+        // The transfer itself makes streams anew, and never joins.
+        if !self.status.has_joined() {
+            return Ok(());
+        }
+        // The notice is in the stream whose numbers are the incarnations.
+        let (_, notice) = self.notice().await?;
+        if notice < self.incarnation.get() {
+            return Ok(());
+        }
+        let why = "an import has replaced what this node knew of its cluster";
+        self.begin_anew(why);
+        Err(why.to_owned())
+    }
+
     /// Whether nodes may join.
     ///
     /// # Errors

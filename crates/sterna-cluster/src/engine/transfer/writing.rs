@@ -82,7 +82,7 @@ impl Importing {
         if let Some((stream, config)) = of_nodes {
             let made = core.make_stream(config).await;
             let info = made.map_err(|why| core.explained(&format!("stream {stream}: {why}")))?;
-            core.found_stream(stream, &info);
+            core.found_stream(stream, &info).await?;
         }
         let notice = core.note_import(State::UnderWay, before).await?;
         if let Err(why) = core.is_nobody_here().await {
