@@ -176,6 +176,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_page_of_commands_has_each_column() {
+        let page = include_str!("../../../../../docs/commands.md");
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| "));
+        let named: Vec<&str> = rows
+            .filter_map(|row| row.split(" | ").next())
+            .flat_map(|names| names.split(", "))
+            .collect();
+        for (column, _) in NODES.iter().chain(&STREAMS).chain(&REGIONS) {
+            assert!(named.contains(column), "docs/commands.md lacks {column}");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_seen() {
         let report = json!({
             "cluster": "c", "node": "a",
