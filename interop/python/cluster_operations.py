@@ -72,7 +72,13 @@ start)
     nats) set -- nats-server -c "$root/etc/nats/nats.conf" ;;
     esac
     setsid "$@" >>"$root/$service.log" 2>&1 </dev/null &
-    echo $! >"$pid" ;;
+    echo $! >"$pid"
+    # The unit says when it has begun (Type=notify).
+    [ "$service" = sterna ] || exit 0
+    while kill -0 "$(cat "$pid")" 2>/dev/null; do
+        (: <>"/dev/tcp/127.0.0.1/$(cat "$root/admin-port")") 2>/dev/null && exit 0
+        sleep 0.05
+    done ;;
 stop | disable)
     if [ -e "$pid" ]; then
         number=$(cat "$pid"); rm "$pid"
