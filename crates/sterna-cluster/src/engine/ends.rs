@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::streams::{NODES, RETAINED};
 use super::Core;
+use super::streams::{NODES, RETAINED};
 
 /// How often is looked for ends whose time is over.
 const LOOK: Duration = Duration::from_millis(200);

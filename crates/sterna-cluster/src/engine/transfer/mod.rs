@@ -274,20 +274,32 @@ impl Core {
         Ok(())
     }
 
-    /// The state of a stream; `None` where there is none. Servers that have just begun are waited for.
+    /// The state of a stream; `None` where there is none.
     async fn info_of(&self, stream: &str) -> Result<Option<Info>, String> {
         let name = self.settings.stream(stream);
+        self.patiently(async || match self.jetstream.get_stream(&name).await {
+            Ok(found) => {
+                let info = found.cached_info();
+                self.found_stream(stream, info).await?;
+                Ok(Some(info.clone()))
+            }
+            Err(error) if streams::is_no_stream(&error) => Ok(None),
+            Err(error) => Err(format!("stream {name}: {error}")),
+        })
+        .await
+    }
+
+    /// Tries until NATS answers: servers that have just begun refuse at first.
+    async fn patiently<T>(
+        &self,
+        attempt: impl AsyncFn() -> Result<T, String>,
+    ) -> Result<T, String> {
         let end = Instant::now() + PATIENCE;
         loop {
-            match self.jetstream.get_stream(&name).await {
-                Ok(found) => {
-                    let info = found.cached_info();
-                    self.found_stream(stream, info).await?;
-                    return Ok(Some(info.clone()));
-                }
-                Err(error) if streams::is_no_stream(&error) => return Ok(None),
-                Err(error) if Instant::now() >= end || self.status.rights.sentence().is_some() => {
-                    return Err(self.explained(&format!("stream {name}: {error}")));
+            match attempt().await {
+                Ok(answer) => return Ok(answer),
+                Err(why) if Instant::now() >= end || self.status.rights.sentence().is_some() => {
+                    return Err(self.explained(&why));
                 }
                 Err(_) => tokio::time::sleep(LOOK).await,
             }

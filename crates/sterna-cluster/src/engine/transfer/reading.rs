@@ -10,6 +10,7 @@ use super::super::regions::OUT;
 use super::super::sessions::{key_of, unhex};
 use super::super::streams::{KEPT, LOG, RETAINED, SESSIONS};
 use super::super::{Core, kept, sessions};
+use super::notice::{State, UNDER_WAY};
 use super::{Content, Left};
 use crate::owners::{Key, Record};
 use crate::requests::Entry;
@@ -67,7 +68,10 @@ impl Core {
 
     pub(super) async fn read_all(&self) -> Result<Content, String> {
         self.has_streams().await?;
-        self.is_no_import_under_way().await?;
+        let (state, _) = self.patiently(async || self.notice().await).await?;
+        if state == State::UnderWay {
+            return Err(UNDER_WAY.to_owned());
+        }
         let mut content = Content::default();
         self.learn_needs().await?;
         let mut owners = HashMap::<Key, (u64, Option<Record>)>::new();

@@ -67,7 +67,7 @@ impl Importing {
         }
         core.has_room_for(plan)?;
         let contents = core.contents().await?;
-        let (state, before) = core.notice().await?;
+        let (state, before) = core.patiently(async || core.notice().await).await?;
         if !plan.replaces {
             if state == State::UnderWay {
                 return Err(UNDER_WAY.to_owned());
