@@ -364,6 +364,7 @@ fn what_restricts_and_is_not_known_takes_all_rights() {
         "acl_file all.acl\nauth_plugin /usr/lib/mosquitto-auth-plug.so",
         "acl_file all.acl\nacl_file web.acl",
         "something_new true",
+        "clientid_prefixes %u",
     ] {
         for text in [
             format!("{line}\n{open}"),
@@ -403,6 +404,10 @@ fn a_listener_that_would_admit_more_is_left_out() {
             "enable_proxy_protocol",
         ),
         ("socket_domain any\n".to_owned(), "socket_domain"),
+        (
+            "socket_domain ipv6\nbind_interface lo\n".to_owned(),
+            "bind_interface",
+        ),
         ("max_connections 0\n".to_owned(), "max_connections"),
         (
             "certfile certificate.pem\n".to_owned(),
@@ -520,7 +525,8 @@ fn each_listener_keeps_its_own_list() {
 fn names_are_filled_in_for_patterns_alone() {
     let folder = plant();
     let list = "user ann\ntopic readwrite of/%u/#\ntopic deny all/%c/x\ntopic deny a#b\ntopic readwrite all/#\n\
-                user bob\ntopic deny all/%c/x\ntopic readwrite all/#\n";
+                user bob\ntopic deny all/%c/x\ntopic readwrite all/#\n\
+                user *\ntopic readwrite stars/#\n";
     fs::write(folder.path().join("rules.acl"), list).unwrap();
     fs::write(
         folder.path().join("m.conf"),
@@ -535,6 +541,7 @@ fn names_are_filled_in_for_patterns_alone() {
         !may("ann", "all/a"),
         "a denial that is not understood is one of all"
     );
+    assert!(!may("bob", "stars/a"), "a name, and not everybody");
     assert!(may("bob", "all/a") && !may("bob", "all/anything/x"));
 }
 
@@ -580,5 +587,52 @@ fn pages_may_use_what_each_listener_lets_them() {
         let text = listener(1884, lists[0]) + &listener(1885, lists[1]);
         let (_folder, _, told, found) = translated(&text);
         assert_eq!(found.http.cors_origins, expected, "{told}");
+    }
+}
+
+/// Mosquitto 2.1 has its files by plugins, which do nothing else.
+#[test]
+fn plugins_of_files_are_files() {
+    for key in ["plugin", "global_plugin"] {
+        let plugin = |name: &str, option: &str| {
+            format!("{key} /usr/lib/mosquitto_{name}_file.so\n{option}\n")
+        };
+        let text = format!(
+            "{}{}listener 1884 127.0.0.1\n",
+            plugin("password", "plugin_opt_password_file users"),
+            plugin("acl", "plugin_opt_acl_file web.acl")
+        );
+        let (folder, _, told, found) = translated(&text);
+        assert!(found.authentication.password_file.is_some(), "{told}");
+        // Clients without a name come first in the list.
+        assert!(
+            !decides(folder.path(), ("", ""), "publish", "valve"),
+            "{told}"
+        );
+        assert!(
+            decides(folder.path(), ("", ""), "publish", "web/a"),
+            "{told}"
+        );
+        let text = format!(
+            "{}listener 1884 127.0.0.1\n",
+            plugin("acl", "plugin_opt_x y")
+        );
+        let (folder, code, told, _) = translated(&text);
+        assert_eq!(code, 3, "{told}");
+        assert!(
+            !decides(folder.path(), ("", ""), "publish", "web/a"),
+            "{told}"
+        );
+    }
+}
+
+/// Mosquitto serves no IPv4 there.
+#[test]
+fn all_addresses_of_ipv6_are_not_those_of_ipv4() {
+    for listener in ["listener 1884 ::\n", "listener 1884\nsocket_domain ipv6\n"] {
+        let (_folder, code, told, found) = translated(listener);
+        assert_eq!(found.listeners.len(), 1, "{told}");
+        assert_eq!(code, 3, "{told}");
+        assert!(told.contains("takes IPv4"), "{told}");
     }
 }

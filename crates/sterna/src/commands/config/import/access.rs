@@ -16,7 +16,15 @@ pub(super) struct Access {
     pub(super) acl_file: Option<Line>,
     /// Whether something decides that is not here.
     pub(super) is_closed: bool,
+    /// Plugins whose files have not been named yet, each with the option that names it.
+    awaited: Vec<(&'static str, Line)>,
 }
+
+/// Plugins of Mosquitto 2.1 that do what a file does, each with the option that names the file.
+const OF_FILES: [(&str, &str); 2] = [
+    ("mosquitto_password_file.so", "plugin_opt_password_file"),
+    ("mosquitto_acl_file.so", "plugin_opt_acl_file"),
+];
 
 impl Access {
     /// Takes a line about access. `false`: it is about something else.
@@ -24,21 +32,27 @@ impl Access {
         match line.key.as_str() {
             "allow_anonymous" => {
                 if line.flag().is_none() {
-                    report.missing(line, "the value is not understood, and taken as false");
+                    report.less(line, "the value is not understood, and taken as false");
                 }
                 self.anonymous = Some(line.flag().unwrap_or_default());
             }
-            "password_file" => {
+            "password_file" | "plugin_opt_password_file" => {
+                self.awaited.retain(|(option, _)| *option != line.key);
                 if let Some(known) = differing(&mut self.password_file, line) {
                     let known = known.to_string();
                     self.close(line, &format!("there is another one in {known}"), report);
                 }
             }
-            "acl_file" => {
+            "acl_file" | "plugin_opt_acl_file" => {
+                self.awaited.retain(|(option, _)| *option != line.key);
                 if let Some(known) = differing(&mut self.acl_file, line) {
                     let known = known.to_string();
                     self.close(line, &format!("there is another one in {known}"), report);
                 }
+            }
+            "plugin" | "global_plugin" if of_file(line).is_some() => {
+                self.awaited
+                    .extend(of_file(line).map(|option| (option, line.clone())));
             }
             "plugin" | "plugin_load" | "plugin_use" | "global_plugin" | "auth_plugin" => {
                 self.close(
@@ -55,6 +69,23 @@ impl Access {
         true
     }
 
+    /// What decides at a listener of its own, where this decides about all.
+    pub(super) fn within(self, all: &Self) -> Self {
+        Self {
+            is_closed: self.is_closed || all.is_closed,
+            password_file: self.password_file.or_else(|| all.password_file.clone()),
+            acl_file: self.acl_file.or_else(|| all.acl_file.clone()),
+            ..self
+        }
+    }
+
+    /// Takes all rights away where a plugin was not told its file.
+    pub(super) fn finish(&mut self, report: &mut Report) {
+        for (option, line) in std::mem::take(&mut self.awaited) {
+            self.close(&line, &format!("{option} does not name its file"), report);
+        }
+    }
+
     /// Takes all rights away, because a line may restrict them in a way that is not here.
     pub(super) fn close(&mut self, line: &Line, why: &str, report: &mut Report) {
         self.is_closed = true;
@@ -65,6 +96,13 @@ impl Access {
             ),
         );
     }
+}
+
+/// The option that names the file of a plugin, where that is all that it does.
+fn of_file(line: &Line) -> Option<&'static str> {
+    let name = line.value.rsplit('/').next()?;
+    let known = OF_FILES.iter().find(|(plugin, _)| *plugin == name)?;
+    Some(known.1)
 }
 
 /// Keeps the first line of its kind; the value is that one where this line names another file.

@@ -121,6 +121,11 @@ fn entries(lines: &[Line], report: &mut Report) -> Vec<Entry> {
             // Nobody knows what was meant.
             "#".clone_into(&mut topic);
         }
+        // It would be every user in a rule.
+        if subject == Subject::User("*".to_owned()) && effect == Effect::Allow {
+            report.less(line, "a user cannot have the name `*` in rules");
+            continue;
+        }
         // Mosquitto fills in names in patterns only, and here they are filled in everywhere.
         if line.key == "topic" && (topic.contains("%u") || topic.contains("%c")) {
             report.less(

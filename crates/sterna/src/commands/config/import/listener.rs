@@ -170,7 +170,8 @@ impl Draft {
                 self.leave_out(line, "topics are the same on all listeners", report);
             }
             "accept_protocol_versions" => {
-                let has = |version: &str| line.value.split([',', ' ']).any(|it| it == version);
+                let has =
+                    |version: &str| line.value.split([',', ' ', '\t']).any(|it| it == version);
                 if !["3", "4", "5"].into_iter().all(has) {
                     self.leave_out(line, "all versions of MQTT are served", report);
                 }
@@ -218,10 +219,14 @@ impl Draft {
     }
 
     fn host(&self) -> Result<String, &'static str> {
+        // Mosquitto keeps its sockets of IPv6 to that.
+        let both = "[::] takes IPv4 here, too: name an address";
         match self.address.as_deref() {
+            None if self.ipv4_or_6 == Some("[::]") => Err(both),
             None => Ok(self.ipv4_or_6.unwrap_or("*").to_owned()),
             Some("localhost") => Ok("localhost".to_owned()),
             Some(address) => match address.parse() {
+                Ok(IpAddr::V6(address)) if address.is_unspecified() => Err(both),
                 Ok(IpAddr::V6(address)) => Ok(format!("[{address}]")),
                 Ok(IpAddr::V4(address)) => Ok(address.to_string()),
                 Err(_) => Err("addresses are numbers, localhost or *"),

@@ -2,8 +2,10 @@
 
 mod access;
 mod acl;
+mod keys;
 mod listener;
 mod output;
+mod passwords;
 mod source;
 mod translation;
 

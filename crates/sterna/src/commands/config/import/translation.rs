@@ -1,116 +1,18 @@
 //! The translation of a line of Mosquitto's configuration.
 
-use std::fmt::{Display, Write as _};
-use std::fs;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use sterna_auth::PasswordFile;
 use sterna_server::config::{AuditLevel, ClientIds, Config, Listener, Scheme};
 
 use super::access::{self, Access, Door};
+use super::keys::{ALWAYS_SO, LEVELS, OF_BRIDGES, OF_NO_RIGHT};
+use super::passwords::{keep_one_file, users};
 use super::source::Line;
 use super::{Report, listener::Draft};
 
 /// Smallest limit of packets that lets a client come in with a long name and a token.
 const LEAST_PACKET_BYTES: u64 = 1024;
-
-/// Lines that give and take no right.
-const OF_NO_RIGHT: &[(&str, &str)] = &[
-    (
-        "allow_duplicate_messages",
-        "subscriptions that overlap are as MQTT says",
-    ),
-    (
-        "allow_zero_length_clientid",
-        "a client without an identifier gets one",
-    ),
-    (
-        "auto_id_prefix",
-        "identifiers that the broker gives are its own",
-    ),
-    (
-        "check_retain_source",
-        "a retained message stays when its publisher loses the right to its topic",
-    ),
-    (
-        "disable_client_cert_date_checks",
-        "certificates that have expired are refused",
-    ),
-    (
-        "enable_control_api",
-        "sterna admin changes a running broker",
-    ),
-    (
-        "listener_auto_id_prefix",
-        "identifiers that the broker gives are its own",
-    ),
-    (
-        "log_facility",
-        "the log goes to standard error, and a service's to the journal",
-    ),
-    ("log_timestamp", "each line has its time"),
-    ("log_timestamp_format", "each line has its time"),
-    (
-        "max_inflight_bytes",
-        "messages under way are counted, mqtt.send_maximum",
-    ),
-    (
-        "max_topic_alias_broker",
-        "mqtt.topic_alias_maximum is one for both directions",
-    ),
-    ("packet_buffer_size", "there is nothing like it here"),
-    (
-        "queue_qos0_messages",
-        "messages of QoS 0 do not wait for clients that are away",
-    ),
-    (
-        "retain_expiry_interval",
-        "mqtt.maximum_message_expiry_s limits the life of messages",
-    ),
-    (
-        "retry_interval",
-        "messages are sent again when their client comes back",
-    ),
-    ("set_tcp_nodelay", "it is always so"),
-    ("store_clean_interval", "there is nothing like it here"),
-    (
-        "upgrade_outgoing_qos",
-        "a message is delivered with the lesser QoS",
-    ),
-    ("websockets_headers_size", "there is nothing like it here"),
-    ("websockets_log_level", "there is one level, log.level"),
-];
-
-/// Lines that ask for what is so here anyway.
-const ALWAYS_SO: &[(&str, &str)] = &[
-    ("allow_duplicate_messages", "false"),
-    ("allow_zero_length_clientid", "true"),
-    ("log_timestamp", "true"),
-    ("queue_qos0_messages", "false"),
-    ("set_tcp_nodelay", "true"),
-    ("upgrade_outgoing_qos", "false"),
-];
-
-/// Keys of a bridge, beside those that begin with `bridge_`, `remote_` and `local_`.
-const OF_BRIDGES: &[&str] = &[
-    "address",
-    "addresses",
-    "cleansession",
-    "clientid",
-    "idle_timeout",
-    "keepalive_interval",
-    "notification_topic",
-    "notifications",
-    "notifications_local_only",
-    "password",
-    "restart_timeout",
-    "round_robin",
-    "start_type",
-    "threshold",
-    "topic",
-    "try_private",
-    "username",
-];
 
 /// The configuration as far as it was read.
 #[derive(Debug)]
@@ -128,18 +30,6 @@ pub(super) struct Translation {
     bridge: Option<Line>,
     log_level: Option<usize>,
 }
-
-/// Levels of the log, and what Mosquitto calls them.
-const LEVELS: [(&str, &[&str]); 5] = [
-    ("off", &["none"]),
-    ("error", &["error"]),
-    ("warn", &["warning"]),
-    ("info", &["notice", "information"]),
-    (
-        "debug",
-        &["debug", "all", "subscribe", "unsubscribe", "websockets"],
-    ),
-];
 
 impl Translation {
     /// Nothing yet of these lines but whether access is that of a listener. Wherever a line says so, it holds for those
@@ -205,6 +95,10 @@ impl Translation {
         let client_ids = &mut self.config.authentication.client_ids;
         match line.key.as_str() {
             "per_listener_settings" => {}
+            "clientid_prefixes" if line.value.contains("%u") => {
+                self.access
+                    .close(line, "%u is the user's name in a pattern here", report);
+            }
             "clientid_prefixes" if client_ids.is_empty() => client_ids.push(ClientIds {
                 users: Vec::new(),
                 patterns: vec![format!("{}*", line.value)],
@@ -378,15 +272,18 @@ impl Translation {
     /// The listeners, each with what decides there.
     fn doors(&mut self, report: &mut Report) -> Vec<Door> {
         let config = &mut self.config;
-        let drafts = std::mem::take(&mut self.listeners);
+        self.access.finish(report);
+        let mut drafts = std::mem::take(&mut self.listeners);
+        for draft in &mut drafts {
+            draft.access.finish(report);
+        }
         for draft in &drafts {
             draft.report_early(report);
         }
         let common = &self.access;
         let access_of = |own: Access| {
             if self.per_listener {
-                let is_closed = own.is_closed || common.is_closed;
-                Access { is_closed, ..own }
+                own.within(common)
             } else {
                 common.clone()
             }
@@ -472,40 +369,6 @@ fn admin_listener(doors: &[Door], is_open: bool) -> Listener {
     listener
 }
 
-/// The password file of the listeners. There is one: a listener with other users is left out, and so is one that
-/// lets in nobody of them.
-fn keep_one_file(doors: &mut Vec<Door>, by_certificate: bool, report: &mut Report) -> Option<Line> {
-    let file = doors
-        .iter()
-        .find_map(|door| door.access.password_file.clone())?;
-    doors.retain(|door| {
-        let url = &door.listener.url;
-        match &door.access.password_file {
-            Some(own) if own.path() != file.path() => {
-                report.less(
-                    own,
-                    &format!(
-                        "there is one password file for all listeners, that of {file}; `{url}` with other users is left \
-                         out"
-                    ),
-                );
-                false
-            }
-            // Without a file of its own Mosquitto lets in who says nothing or anything, or nobody.
-            // Where certificates name the users, a password makes nobody another one.
-            None if door.listener.anonymous != Some(true) && !(by_certificate && door.encrypts()) => {
-                report.less(
-                    &file,
-                    &format!("its users may not come in by `{url}`, which has no password file; it is left out"),
-                );
-                false
-            }
-            _ => true,
-        }
-    });
-    Some(file)
-}
-
 /// The origins of pages that may use all listeners for WebSocket: those that each one takes. Without a list, it takes all.
 fn origins(listeners: &[Vec<String>], report: &mut Report) -> Vec<String> {
     let Some(shortest) = listeners
@@ -575,38 +438,4 @@ fn duration_s(text: &str) -> Option<u32> {
         _ => return None,
     };
     number.parse::<u32>().ok()?.checked_mul(hours * 3600)
-}
-
-/// A password file with Mosquitto's users and their passwords.
-fn users(line: &Line, passwords: &Path, report: &mut Report) -> Result<String, String> {
-    let path = line.path();
-    let text = fs::read_to_string(&path)
-        .map_err(|error| format!("{line}: {}: {error}", path.display()))?;
-    let mut file = String::new();
-    let (mut left_out, mut known) = (0, Vec::new());
-    for entry in text.lines().map(str::trim) {
-        let (name, _) = entry.split_once(':').unwrap_or((entry, ""));
-        if entry.is_empty() || entry.starts_with('#') {
-            continue;
-        }
-        if !known.contains(&name) && PasswordFile::parse(entry).is_ok() {
-            known.push(name);
-            // A text takes everything.
-            let _ = writeln!(file, "{entry}");
-        } else {
-            left_out += 1;
-            let _ = writeln!(file, "# {name}");
-        }
-    }
-    let passwords = passwords.display();
-    if left_out > 0 {
-        report.less(
-            line,
-            &format!(
-                "{left_out} entries are no $7$ or $6$ records, or of users that are there already. They are comments in \
-                 {passwords}; `sterna passwd {passwords} NAME` sets a password"
-            ),
-        );
-    }
-    Ok(file)
 }
