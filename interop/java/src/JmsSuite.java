@@ -162,6 +162,8 @@ final class JmsSuite {
         step("browser", JmsSuite::browser);
         step("delivery-delay", JmsSuite::deliveryDelay);
         step("delivery-delay-of-topics", JmsSuite::topicDelay);
+        step("priorities", step -> priorities(step, place.transport()));
+        step("dead-letters", step -> deadLetters(step, place.transport()));
     }
 
     private static void messageTypes(Step step) throws Exception {
@@ -643,5 +645,38 @@ final class JmsSuite {
             return;
         }
         throw new AssertionError("a delay that nobody keeps");
+    }
+
+    /** What waits is delivered by its priority, in a queue that has them. The queue is one of interop/amqp.toml. */
+    private static void priorities(Step step, String transport) throws Exception {
+        Session session = step.session();
+        Queue queue = session.createQueue("queue/iop-priorities-" + transport);
+        MessageProducer producer = session.createProducer(queue);
+        for (int priority : new int[] {1, 9, 5}) {
+            producer.setPriority(priority);
+            producer.send(session.createTextMessage(Integer.toString(priority)));
+        }
+        MessageConsumer consumer = session.createConsumer(queue);
+        equal(List.of(text(consumer), text(consumer), text(consumer)), List.of("9", "5", "1"), "by priority");
+    }
+
+    /** A message whose deliveries fail is in the queue of dead letters. Both queues are of interop/amqp.toml. */
+    private static void deadLetters(Step step, String transport) throws Exception {
+        Session session = step.session(Session.SESSION_TRANSACTED);
+        Queue queue = session.createQueue("queue/iop-failing-" + transport);
+        MessageProducer producer = session.createProducer(queue);
+        producer.send(session.createTextMessage("bad"));
+        producer.send(session.createTextMessage("good"));
+        session.commit();
+        MessageConsumer consumer = session.createConsumer(queue);
+        for (int each = 0; each < 2; each++) {
+            equal(text(consumer), "bad", "before it has failed twice");
+            session.rollback();
+        }
+        equal(text(consumer), "good", "when it is gone");
+        session.commit();
+        MessageConsumer dead = session.createConsumer(session.createQueue("queue/iop-dead-" + transport));
+        equal(text(dead), "bad", "the dead letter");
+        session.commit();
     }
 }
