@@ -37,18 +37,14 @@ impl ForeignRecord {
             return false;
         }
         let mut found = [0; DIGEST_BYTES];
-        match self.iterations {
-            Some(iterations) => {
-                let made =
-                    pbkdf2::pbkdf2::<Hmac<Sha512>>(password, &self.salt, iterations, &mut found);
-                debug_assert!(made.is_ok(), "HMAC accepts keys of every length");
-            }
-            None => {
-                let digest = Sha512::new()
-                    .chain_update(password)
-                    .chain_update(&self.salt);
-                found.copy_from_slice(&digest.finalize());
-            }
+        if let Some(iterations) = self.iterations {
+            let made = pbkdf2::pbkdf2::<Hmac<Sha512>>(password, &self.salt, iterations, &mut found);
+            debug_assert!(made.is_ok(), "HMAC accepts keys of every length");
+        } else {
+            let digest = Sha512::new()
+                .chain_update(password)
+                .chain_update(&self.salt);
+            found.copy_from_slice(&digest.finalize());
         }
         found.ct_eq(&self.digest).into()
     }

@@ -579,7 +579,7 @@ impl<'a, 'c> Case<'a, 'c> {
             Credentials::Password(user, password) if !password.is_empty() => {
                 Identity::of(user, Proof::Webhook)
             }
-            // Whose it is, the answer says.
+            // The answer says whose it is.
             Credentials::Password(..) | Credentials::Token(_) => Identity::nameless(Proof::Webhook),
         };
         Ok(Verdict::Pending(Pending::asked(number, claimed, ticket)))

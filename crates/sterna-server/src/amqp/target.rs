@@ -133,7 +133,7 @@ fn note_unanswered(cx: &Context<'_>, client: &mut Client, link: LinkId) {
     }
 }
 
-/// What a link offers its sender: delays, where the node is a queue, or each message names its own. A topic delivers at
+/// Capabilities that a link offers its sender: delays, where the node is a queue, or each message names its own. A topic delivers at
 /// once. A connection that offered them would offer them for topics, too.
 fn offered(node: &Target, maximum_delay_s: u32) -> Multiple<'static> {
     let has_delays = match node {

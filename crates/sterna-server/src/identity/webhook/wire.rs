@@ -112,6 +112,8 @@ impl Login<'_> {
             Credentials::Password(user, password) => {
                 question.user = Some(user);
                 match std::str::from_utf8(password) {
+                    // A service that binds to a directory with an empty one would let everybody in (RFC 4513, 5.1.2).
+                    Ok("") => {}
                     Ok(password) => question.password = Some(password),
                     Err(_) => question.password_base64 = Some(STANDARD.encode(password)),
                 }
@@ -267,6 +269,8 @@ mod tests {
         );
         let bytes = text(Credentials::Password("ann", b"\xff"));
         assert!(bytes.contains(r#""password_base64":"/w==""#), "{bytes}");
+        let alone = text(Credentials::Password("a-token", b""));
+        assert!(!alone.contains("password"), "{alone}");
         assert!(login(Credentials::Token(b"\xff")).question().is_none());
     }
 }

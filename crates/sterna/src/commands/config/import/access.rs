@@ -1,14 +1,14 @@
-//! Who may come in and do what, by which listener.
+//! Rights of clients, by listener.
 //!
-//! Nobody gets more than in Mosquitto. What restricts clients there in a way that is not here closes the listener: its
-//! clients get no right, until somebody writes rules.
+//! Nobody gets more than in Mosquitto. A restriction there that is not here closes the listener: its clients get no right,
+//! until somebody writes rules.
 
 use sterna_server::config::{Authorization, Effect, Listener, Rule};
 
 use super::source::Line;
 use super::{Report, acl};
 
-/// What decides about the clients of a listener, or of all.
+/// The lines that decide about the clients of a listener, or of all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Access {
     pub(super) anonymous: Option<bool>,
@@ -69,7 +69,7 @@ impl Access {
         true
     }
 
-    /// What decides at a listener of its own, where this decides about all.
+    /// The lines of a listener with those for all.
     pub(super) fn within(self, all: &Self) -> Self {
         Self {
             is_closed: self.is_closed || all.is_closed,
@@ -111,7 +111,7 @@ fn differing<'a>(place: &'a mut Option<Line>, line: &Line) -> Option<&'a Line> {
     (known.path() != line.path()).then_some(known)
 }
 
-/// A listener of the result, and what decides there.
+/// A listener of the result, and its lines.
 pub(super) struct Door {
     pub(super) listener: Listener,
     pub(super) access: Access,

@@ -28,7 +28,7 @@ pub(super) struct Draft {
     certificate_as_username: bool,
     only_tls13: bool,
     origins: Vec<String>,
-    /// What decides about its clients, where listeners differ in that.
+    /// Its own lines about clients, where listeners differ in that.
     pub(super) access: Access,
     pub(super) anonymous: Option<bool>,
     pub(super) maximum_connections: Option<u32>,

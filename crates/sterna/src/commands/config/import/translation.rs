@@ -22,7 +22,7 @@ pub(super) struct Translation {
     listeners: Vec<Draft>,
     /// Whether users and rules are of a listener.
     per_listener: bool,
-    /// What decides about all clients.
+    /// Lines about all clients.
     access: Access,
     /// Connections of all listeners together.
     maximum_connections: Option<u32>,
@@ -103,7 +103,7 @@ impl Translation {
                 users: Vec::new(),
                 patterns: vec![format!("{}*", line.value)],
             }),
-            // Who has the name of a user, and no other one, is within any prefix that is to hold, too.
+            // A client with its user's name as identifier has no choice that a prefix could restrict.
             "clientid_prefixes" => {
                 report.less(line, "another line says which identifiers there are")
             }
@@ -364,7 +364,7 @@ fn admin_listener(doors: &[Door], is_open: bool) -> Listener {
     let usual = Scheme::Admin.default_port();
     let port = (usual..).find(|port| !is_taken(port)).unwrap_or(usual);
     let mut listener = Listener::at(&format!("admin://localhost:{port}"));
-    // Who had to show credentials to learn anything has to here.
+    // Clients that had to show credentials to learn anything have to here.
     listener.anonymous = (!is_open).then_some(false);
     listener
 }
