@@ -105,7 +105,7 @@ impl Translation {
             }),
             // A client with its user's name as identifier has no choice that a prefix could restrict.
             "clientid_prefixes" => {
-                report.less(line, "another line says which identifiers there are")
+                report.less(line, "another line says which identifiers there are");
             }
             "use_username_as_clientid" if line.flag() == Some(false) => {}
             "use_username_as_clientid" => {
@@ -362,7 +362,9 @@ fn admin_listener(doors: &[Door], is_open: bool) -> Listener {
         doors.iter().any(|door| door.listener.url.ends_with(&end))
     };
     let usual = Scheme::Admin.default_port();
-    let port = (usual..).find(|port| !is_taken(port)).unwrap_or(usual);
+    let port = (usual..=u16::MAX)
+        .find(|port| !is_taken(port))
+        .unwrap_or(usual);
     let mut listener = Listener::at(&format!("admin://localhost:{port}"));
     // Clients that had to show credentials to learn anything have to here.
     listener.anonymous = (!is_open).then_some(false);
