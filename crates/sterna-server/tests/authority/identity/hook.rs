@@ -133,9 +133,10 @@ impl Hook {
 pub fn knows(question: &Value) -> Reply {
     let text = |name: &str| question[name].as_str().unwrap_or_default();
     let user = match (text("user"), text("password"), text("token")) {
-        ("device", "device-pass", "") | ("", "", "device-token") => "device",
-        // A token as the user name.
-        ("device-name-token", "", "") => "device",
+        // The last one has its token as the user name.
+        ("device", "device-pass", "")
+        | ("", "", "device-token")
+        | ("device-name-token", "", "") => "device",
         // One of the file, whose password is another there.
         ("ann", "hook-pass", "") => "ann",
         _ => return Reply::Json(json!({"result": "deny"})),
