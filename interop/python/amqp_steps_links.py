@@ -516,6 +516,30 @@ async def browsing(t: Step) -> None:
     equal([payload(await consumer.accept()) for _ in range(3)], [b"0", b"1", b"2"], "what was left")
 
 
+@step("delivery-delay")
+async def delivery_delay(t: Step) -> None:
+    # docs/amqp.md: both annotations of JMS clients. A message that is not due does not hold up the next.
+    session = await t.session()
+    sender = await session.sender(t.queue())
+    receiver = await session.receiver(t.queue(), 10)
+    begin = time.time()
+    await sender.deliver(message(b"2", message_annotations=[
+        [["symbol", "x-opt-delivery-time"], ["timestamp", str(int((begin + 1.5) * 1000))]]]))
+    await sender.deliver(message(b"1", message_annotations=[[["symbol", "x-opt-delivery-delay"], ["long", "500"]]]))
+    await sender.deliver(message(b"0"))
+    equal([payload(await receiver.accept()) for _ in range(3)], [b"0", b"1", b"2"], "payloads in the order of their times")
+    expect(time.time() - begin >= 1.5, "the last one came before its time")
+
+
+@step("nodes-of-other-brokers")
+async def nodes_of_other_brokers(t: Step) -> None:
+    # What clients of RabbitMQ and Azure look for. They learn that it is not here, and are not left without an answer.
+    session = await t.session()
+    for address in ("/management", "$management", "$cbs", "/queue/a", "/topic/a", "/exchanges/amq.direct/a"):
+        await t.refused(session.sender(address), "amqp:not-found")
+        await t.refused(session.receiver(address), "amqp:not-found")
+
+
 @step("sessions-apart")
 async def sessions_apart(t: Step) -> None:
     """What ends on one session leaves the others alone."""

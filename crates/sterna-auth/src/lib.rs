@@ -4,6 +4,7 @@
 //! (`SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`). With it a server can run a SCRAM
 //! exchange ([`ServerStart`], RFC 5802 and RFC 7677) and never learns the password. It can also
 //! check a plain password in constant time (the password field of an MQTT CONNECT, SASL PLAIN).
+//! Records that Mosquitto has made ([`ForeignRecord`]) serve plain passwords until they are replaced.
 //! Bearer tokens of HTTP have a [`TokenFile`] of their own.
 //!
 //! The crate reads no clock, file or source of randomness: nonces, salts and the secret for decoy
@@ -25,12 +26,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod foreign;
 mod keys;
 mod passwords;
 mod record;
 mod scram;
 mod tokens;
 
+pub use foreign::ForeignRecord;
 pub use passwords::{MAX_USERS, PasswordFile, PasswordFileError};
 pub use record::{
     DEFAULT_ITERATIONS, DecoySecret, MAX_ITERATIONS, MAX_PASSWORD_BYTES, MAX_SALT_BYTES,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use crate::foreign::ForeignRecord;
 use crate::record::{
     DEFAULT_ITERATIONS, DecoySecret, MAX_USER_BYTES, Record, RecordError, prepared,
 };
@@ -54,14 +55,31 @@ enum Line {
     Removed,
 }
 
+/// How a user's password is kept.
+#[derive(Clone, Debug)]
+enum Kept {
+    Own(Record),
+    Foreign(ForeignRecord),
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own(record) => record.fmt(f),
+            Self::Foreign(record) => record.fmt(f),
+        }
+    }
+}
+
 /// Users and their records, in the order of the file, with the file's comments.
 ///
 /// The text form is UTF-8, one `user:record` per line. Lines that start with `#`, and empty lines,
-/// are kept when the file is written again, without carriage returns at their ends.
+/// are kept when the file is written again, without carriage returns at their ends. Records may be Mosquitto's
+/// ([`ForeignRecord`]), which stay until they are replaced.
 #[derive(Clone, Debug, Default)]
 pub struct PasswordFile {
     lines: Vec<Line>,
-    users: HashMap<String, (usize, Record)>,
+    users: HashMap<String, (usize, Kept)>,
 }
 
 impl PasswordFile {
@@ -89,14 +107,20 @@ impl PasswordFile {
             let (user, record) = content
                 .split_once(':')
                 .ok_or_else(|| wrong(RecordError::Form))?;
-            let record = record.trim_end().parse().map_err(wrong)?;
+            let record = record.trim_end();
+            let kept = if record.starts_with('$') {
+                record.parse().map(Kept::Foreign)
+            } else {
+                record.parse().map(Kept::Own)
+            };
+            let kept = kept.map_err(wrong)?;
             if file.users.contains_key(user) {
                 return Err(PasswordFileError::Duplicate { line });
             }
             if file.users.len() == MAX_USERS {
                 return Err(PasswordFileError::TooMany);
             }
-            file.set(user, record).map_err(wrong)?;
+            file.keep(user, kept).map_err(wrong)?;
         }
         Ok(file)
     }
@@ -106,6 +130,10 @@ impl PasswordFile {
     /// # Errors
     /// When the user name is empty, too long, or has control characters, a colon, or a leading `#`.
     pub fn set(&mut self, user: &str, record: Record) -> Result<bool, RecordError> {
+        self.keep(user, Kept::Own(record))
+    }
+
+    fn keep(&mut self, user: &str, record: Kept) -> Result<bool, RecordError> {
         if !prepared(user, MAX_USER_BYTES) || user.contains(':') || user.starts_with('#') {
             return Err(RecordError::User);
         }
@@ -128,13 +156,44 @@ impl PasswordFile {
         true
     }
 
-    /// The record of a user.
+    /// The record of a user; `None` also where it is Mosquitto's.
     #[must_use]
     pub fn get(&self, user: &str) -> Option<&Record> {
-        self.users.get(user).map(|(_, record)| record)
+        match self.users.get(user) {
+            Some((_, Kept::Own(record))) => Some(record),
+            _ => None,
+        }
     }
 
-    /// The record of a user. For an unknown user it is a decoy, which looks the same from outside.
+    /// The record of a user that Mosquitto has made.
+    #[must_use]
+    pub fn foreign(&self, user: &str) -> Option<&ForeignRecord> {
+        match self.users.get(user) {
+            Some((_, Kept::Foreign(record))) => Some(record),
+            _ => None,
+        }
+    }
+
+    /// Some record that Mosquitto has made: a check of it costs as much as one of the others, where they were made alike.
+    #[must_use]
+    pub fn any_foreign(&self) -> Option<&ForeignRecord> {
+        self.users().find_map(|user| self.foreign(user))
+    }
+
+    /// Whether there is a user of this name, with a record of any form.
+    #[must_use]
+    pub fn has(&self, user: &str) -> bool {
+        self.users.contains_key(user)
+    }
+
+    /// The text of a user's record, of any form.
+    #[must_use]
+    pub fn record_text(&self, user: &str) -> Option<String> {
+        self.users.get(user).map(|(_, kept)| kept.to_string())
+    }
+
+    /// The record of a user. For an unknown user, and one with a record of Mosquitto's, it is a decoy, which looks the
+    /// same from outside.
     #[must_use]
     pub fn get_or_decoy(&self, user: &str, secret: &DecoySecret) -> Record {
         // The decoy is made in either case, so that the time for it tells nothing.
@@ -162,12 +221,11 @@ impl PasswordFile {
         })
     }
 
-    /// The iterations of the first user, which a decoy copies; files are usually made with one
+    /// The iterations of the first user with a record of this crate's, which a decoy copies; files are usually made with one
     /// setting.
     fn usual_iterations(&self) -> u32 {
         self.users()
-            .next()
-            .and_then(|user| self.get(user))
+            .find_map(|user| self.get(user))
             .map_or(DEFAULT_ITERATIONS, Record::iterations)
     }
 }
@@ -178,8 +236,8 @@ impl fmt::Display for PasswordFile {
             match line {
                 Line::Other(text) => writeln!(f, "{text}")?,
                 Line::User(user) => {
-                    if let Some(record) = self.get(user) {
-                        writeln!(f, "{user}:{record}")?;
+                    if let Some((_, kept)) = self.users.get(user) {
+                        writeln!(f, "{user}:{kept}")?;
                     }
                 }
                 Line::Removed => {}
@@ -222,6 +280,27 @@ mod tests {
         assert!(!again.remove("sensor"));
         assert_eq!((again.len(), again.is_empty()), (1, false));
         assert!(!again.to_string().contains("sensor"));
+    }
+
+    /// Made by `mosquitto_passwd` 2.0 for the password `pass word`.
+    const FOREIGN: &str = "$7$101$TW8yJOn8lwmx+LAH$mwDPYDx8osXJwYsxCEKHamrwAUtxS3jEr2ENsE43jWZkN55wqwGBXPzcPYT2/QkYhu6QAYB161OzABMU8LCepA==";
+
+    #[test]
+    fn a_record_of_mosquitto_stays_until_it_is_replaced() {
+        let text = format!("ann:{FOREIGN}\n");
+        let mut file = PasswordFile::parse(&text).unwrap();
+        assert_eq!(file.to_string(), text);
+        assert!(file.has("ann") && file.get("ann").is_none());
+        assert_eq!(file.record_text("ann").as_deref(), Some(FOREIGN));
+        assert!(file.foreign("ann").unwrap().verify_password(b"pass word"));
+        let secret = DecoySecret::new([5; 32]);
+        assert!(
+            file.get_or_decoy("ann", &secret).is_decoy(),
+            "nothing for SCRAM"
+        );
+        assert!(!file.set("ann", record("pass word")).unwrap());
+        assert!(file.foreign("ann").is_none() && file.get("ann").is_some());
+        assert!(file.to_string().starts_with("ann:SCRAM-SHA-256$"));
     }
 
     #[test]

@@ -35,7 +35,8 @@ const PREFIX: &str = "SCRAM-SHA-256$";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// The text does not have the form `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`.
+    /// The text does not have the form `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`, and none of
+    /// [`ForeignRecord`](crate::ForeignRecord).
     Form,
     /// Iterations below [`MIN_ITERATIONS`] or above [`MAX_ITERATIONS`].
     Iterations,
@@ -51,7 +52,8 @@ impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Form => f.write_str(
-                "not of the form SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>",
+                "not of the form SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>, nor a $7$ or $6$ record \
+                 of mosquitto_passwd",
             ),
             Self::Iterations => {
                 write!(

@@ -13,6 +13,8 @@ pub struct Endpoint {
     pub address: Option<[u8; 16]>,
     /// A number for the transport.
     pub transport: u8,
+    /// A number for the listener; `None` where it is not known.
+    pub listener: Option<u16>,
 }
 
 /// The client whose rights are asked for.

@@ -74,6 +74,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         address,
         transport: ListenerTransport::Tcp,
         balancers: None,
+        connections: usize::MAX,
     };
     let shards = bind(&ShardConfig::default(), &[listener], 1)?;
     for shard in shards {

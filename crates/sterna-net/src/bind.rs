@@ -85,7 +85,13 @@ pub fn bind<M: Send + 'static>(
     }
     let config = Arc::new(config.clone());
     let clock = config.clock.unwrap_or_else(Clock::start);
-    let peers = Peers::new(config.connections_per_address);
+    let peers = Peers::new(
+        config.connections_per_address,
+        listeners
+            .iter()
+            .map(|listener| listener.connections)
+            .collect(),
+    );
     let mut polls = Vec::with_capacity(shards);
     let mut mailboxes = Vec::with_capacity(shards);
     for _ in 0..shards {

@@ -21,6 +21,9 @@ pub struct ListenerConfig {
     /// Balancers that connect for clients, by the PROXY protocol. Then only they may connect, and each
     /// connection begins with a header; `None` for clients that connect themselves. Not for QUIC.
     pub balancers: Option<Arc<[IpNet]>>,
+    /// Most connections, over all shards. Those beyond it are closed as they are accepted; QUIC is told
+    /// `CONNECTION_REFUSED`.
+    pub connections: usize,
 }
 
 /// The transport of a listener's connections.

@@ -62,6 +62,8 @@ pub enum RefusedConnection {
     Connections,
     /// The address has as many as [`crate::ShardConfig::connections_per_address`].
     ConnectionsPerAddress,
+    /// The listener has as many as [`crate::ListenerConfig::connections`].
+    ConnectionsPerListener,
     /// As many are in their handshake as [`crate::ShardConfig::half_open`].
     HalfOpen,
     /// Of the address are as many as [`crate::ShardConfig::half_open_per_address`].
@@ -80,9 +82,10 @@ pub enum RefusedConnection {
 
 impl RefusedConnection {
     /// All reasons.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Connections,
         Self::ConnectionsPerAddress,
+        Self::ConnectionsPerListener,
         Self::HalfOpen,
         Self::HalfOpenPerAddress,
         Self::Tls,
@@ -98,6 +101,7 @@ impl RefusedConnection {
         match self {
             Self::Connections => "connections",
             Self::ConnectionsPerAddress => "connections_per_address",
+            Self::ConnectionsPerListener => "connections_per_listener",
             Self::HalfOpen => "half_open",
             Self::HalfOpenPerAddress => "half_open_per_address",
             Self::Tls => "tls",

@@ -292,5 +292,6 @@ fn origin_of(info: &ConnectionInfo) -> Origin {
             // It has the streams and the early data of QUIC.
             TransportKind::Quic | TransportKind::Simulated => TransportName::Quic,
         }),
+        listener: Some(info.listener),
     }
 }

@@ -7,6 +7,7 @@
 //! - Every proof that is shown must hold.
 //! - Proofs that name a user must name the same one.
 //! - Nothing is decided by an address that nobody has proved: [`waits_for_proof`].
+//! - A user name and a password of no bytes are nothing: devices send the fields that nobody has filled in.
 //! - A client that shows nothing is the user of its certificate, else nobody in particular where
 //!   the listener admits that.
 
@@ -23,6 +24,7 @@ use crate::identity::{
     Request, Standing, Subject, is_token, token_of_message,
 };
 use crate::mail::Mail;
+use crate::policy::Policy;
 
 /// A client's claim about itself, beside the certificate of its connection.
 #[derive(Clone, Copy)]
@@ -272,8 +274,11 @@ impl<'a, 'c> Case<'a, 'c> {
         let is_signed = |token: &[u8]| policy.issuer.is_configured() && is_token(token);
         let is_issued = |token: &[u8]| policy.issuer.identify(token, self.now_ms).is_ok();
         match claim {
-            Claim::Nothing => self.quiet().is_ok(),
+            Claim::Nothing | Claim::Password("", b"") => self.quiet().is_ok(),
             Claim::Holder(name) => self.holder(name).is_ok(),
+            Claim::Password(name, b"") if is_token_as_name(policy, name) => {
+                is_issued(name.as_bytes())
+            }
             Claim::Password(_, token) | Claim::Token(token) if is_signed(token) => is_issued(token),
             Claim::Password(_, password)
                 if !policy.users.are_configured()
@@ -336,10 +341,16 @@ impl<'a, 'c> Case<'a, 'c> {
         user: &str,
         password: &[u8],
     ) -> Result<Verdict, Refusal> {
-        if !user.is_empty() {
-            self.agree(user)?;
+        if user.is_empty() && password.is_empty() {
+            return self.quiet();
+        }
+        if password.is_empty() && is_token_as_name(self.cx.policy, user) {
+            return self.signed(user.as_bytes(), "");
         }
         if self.cx.policy.issuer.is_configured() && is_token(password) {
+            if !user.is_empty() {
+                self.agree(user)?;
+            }
             return self.signed(password, user);
         }
         let users = &self.cx.policy.users;
@@ -347,17 +358,34 @@ impl<'a, 'c> Case<'a, 'c> {
         // Where there are no users, a password proves nothing either: clients that were told one give
         // it even where nobody asks.
         let webhook = &self.cx.policy.webhook;
-        if (!users.are_configured() && !webhook.authenticates())
-            || (password.is_empty() && self.named.is_some())
-        {
+        if !users.are_configured() && !webhook.authenticates() {
+            if !user.is_empty() {
+                self.agree(user)?;
+            }
             return self.quiet();
         }
-        if password.is_empty() || !sterna_auth::is_user_name(user) {
+        // A token by itself, in the field that the device has for it (MQTT 5.0, 3.1.2.8 and 3.1.2.9). The webhook says
+        // whose it is, also where a certificate has a name.
+        if webhook.authenticates() && user.is_empty() {
+            return self.asked(connection, number, Credentials::Token(password));
+        }
+        let is_alone = password.is_empty();
+        if is_alone && self.named.as_deref().is_some_and(|name| name == user) {
+            return self.quiet();
+        }
+        if !sterna_auth::is_user_name(user) {
             return Err(Refusal::Password);
         }
         if webhook.authenticates() && !users.has(user) {
+            if !is_alone {
+                self.agree(user)?;
+            }
             let credentials = Credentials::Password(user, password);
             return self.asked(connection, number, credentials);
+        }
+        self.agree(user)?;
+        if is_alone {
+            return Err(Refusal::Password);
         }
         let Some(checker) = self.cx.checker else {
             return Err(Refusal::Unavailable);
@@ -491,7 +519,12 @@ impl<'a, 'c> Case<'a, 'c> {
         };
         self.may_guess(subject)?;
         // The file decides about its own: one that has expired, or is shown where tokens of files are not taken.
-        if matches!(credentials, Credentials::Token(token) if self.cx.policy.tokens.has(token)) {
+        let token = match credentials {
+            Credentials::Token(token) => Some(token),
+            Credentials::Password(user, b"") => Some(user.as_bytes()),
+            Credentials::Password(..) => None,
+        };
+        if token.is_some_and(|token| self.cx.policy.tokens.has(token)) {
             self.note(subject, false);
             return Err(wrong);
         }
@@ -542,8 +575,11 @@ impl<'a, 'c> Case<'a, 'c> {
             });
         })?;
         let claimed = match credentials {
-            Credentials::Password(user, _) => Identity::of(user, Proof::Webhook),
-            Credentials::Token(_) => Identity::nameless(Proof::Webhook),
+            Credentials::Password(user, password) if !password.is_empty() => {
+                Identity::of(user, Proof::Webhook)
+            }
+            // The answer says whose it is.
+            Credentials::Password(..) | Credentials::Token(_) => Identity::nameless(Proof::Webhook),
         };
         Ok(Verdict::Pending(Pending::asked(number, claimed, ticket)))
     }
@@ -577,6 +613,24 @@ impl<'a, 'c> Case<'a, 'c> {
                 .guesses()
                 .note(limits, address, subject, is_right, self.now_ms);
         }
+    }
+}
+
+/// Whether a user name without a password is a signed token.
+fn is_token_as_name(policy: &Policy, name: &str) -> bool {
+    policy.issuer.takes_token_as_name() && is_token(name.as_bytes())
+}
+
+/// The user name of a claim as the log may have it: none where it can be a token, which is a secret.
+pub(crate) fn loggable<'a>(policy: &Policy, claim: Claim<'a>) -> Option<&'a str> {
+    match claim {
+        Claim::Password(name, b"")
+            if policy.webhook.authenticates() || is_token(name.as_bytes()) =>
+        {
+            None
+        }
+        Claim::Password(name, _) => Some(name).filter(|name| !name.is_empty()),
+        Claim::Nothing | Claim::Holder(_) | Claim::Token(_) | Claim::Exchange(..) => None,
     }
 }
 

@@ -212,7 +212,7 @@ impl Policy {
         let users = Users::load(config.authentication.password_file.as_deref())?;
         users.warn_of_weak(config.passwords.iterations);
         let webhook = Arc::new(Webhook::load(&config.webhook)?);
-        let rules = Rules::new(&config.authorization);
+        let rules = Rules::new(&config.authorization, &config.listeners_in_force());
         let rules = rules.with_answers(Arc::clone(webhook.answers()));
         Ok(Self {
             mqtt: config.mqtt.clone(),

@@ -144,6 +144,8 @@ impl Server {
                 transport: transport(url, config, &listener, (&tls, &identity), &pages),
                 balancers: (listener.proxy_protocol.as_ref())
                     .map(|proxy| proxy.from.iter().map(|prefix| (*prefix).into()).collect()),
+                connections: (listener.maximum_connections)
+                    .map_or(usize::MAX, |most| most as usize),
             })
             .collect();
 

@@ -31,6 +31,9 @@ final class JmsSuite {
     /** Time for which one of several consumers is asked, in milliseconds. */
     static final int POLL_MS = 20;
 
+    /** Delay of a message. */
+    static final long DELAY_MS = 700;
+
     /** Time given to a message that must not come. */
     static final int QUIET_MS = 500;
 
@@ -157,6 +160,10 @@ final class JmsSuite {
         step("large-8-mib", step -> large(step, 8 << 20));
         step("unauthorized", JmsSuite::unauthorized);
         step("browser", JmsSuite::browser);
+        step("delivery-delay", JmsSuite::deliveryDelay);
+        step("delivery-delay-of-topics", JmsSuite::topicDelay);
+        step("priorities", step -> priorities(step, place.transport()));
+        step("dead-letters", step -> deadLetters(step, place.transport()));
     }
 
     private static void messageTypes(Step step) throws Exception {
@@ -605,5 +612,71 @@ final class JmsSuite {
         equal(seen, List.of("0", "1", "2"), "what was seen");
         // They are still there.
         equal(text(session.createConsumer(queue)), "0", "what was left");
+    }
+
+    /** A message waits for its time in the queue, also from a producer without a destination of its own. */
+    private static void deliveryDelay(Step step) throws Exception {
+        Session session = step.session();
+        Queue queue = session.createQueue("queue/" + step.name);
+        MessageConsumer consumer = session.createConsumer(queue);
+        MessageProducer fixed = session.createProducer(queue);
+        MessageProducer free = session.createProducer(null);
+        fixed.setDeliveryDelay(DELAY_MS);
+        free.setDeliveryDelay(DELAY_MS);
+        long begin = System.currentTimeMillis();
+        fixed.send(session.createTextMessage("fixed"));
+        free.send(queue, session.createTextMessage("free"));
+        fixed.setDeliveryDelay(0);
+        fixed.send(session.createTextMessage("at once"));
+        equal(text(consumer), "at once", "before those that wait");
+        List<String> got = List.of(text(consumer), text(consumer));
+        equal(got, List.of("fixed", "free"), "those that have waited");
+        equal(System.currentTimeMillis() - begin >= DELAY_MS, true, "not before their time");
+    }
+
+    /** A topic delivers at once and does not offer otherwise: the library tells its application. */
+    private static void topicDelay(Step step) throws Exception {
+        Session session = step.session();
+        MessageProducer producer = session.createProducer(session.createTopic("iop/" + step.name));
+        producer.setDeliveryDelay(DELAY_MS);
+        try {
+            producer.send(session.createTextMessage("x"));
+        } catch (JMSException why) {
+            return;
+        }
+        throw new AssertionError("a delay that nobody keeps");
+    }
+
+    /** What waits is delivered by its priority, in a queue that has them. The queue is one of interop/amqp.toml. */
+    private static void priorities(Step step, String transport) throws Exception {
+        Session session = step.session();
+        Queue queue = session.createQueue("queue/iop-priorities-" + transport);
+        MessageProducer producer = session.createProducer(queue);
+        for (int priority : new int[] {1, 9, 5}) {
+            producer.setPriority(priority);
+            producer.send(session.createTextMessage(Integer.toString(priority)));
+        }
+        MessageConsumer consumer = session.createConsumer(queue);
+        equal(List.of(text(consumer), text(consumer), text(consumer)), List.of("9", "5", "1"), "by priority");
+    }
+
+    /** A message whose deliveries fail is in the queue of dead letters. Both queues are of interop/amqp.toml. */
+    private static void deadLetters(Step step, String transport) throws Exception {
+        Session session = step.session(Session.SESSION_TRANSACTED);
+        Queue queue = session.createQueue("queue/iop-failing-" + transport);
+        MessageProducer producer = session.createProducer(queue);
+        producer.send(session.createTextMessage("bad"));
+        producer.send(session.createTextMessage("good"));
+        session.commit();
+        MessageConsumer consumer = session.createConsumer(queue);
+        for (int each = 0; each < 2; each++) {
+            equal(text(consumer), "bad", "before it has failed twice");
+            session.rollback();
+        }
+        equal(text(consumer), "good", "when it is gone");
+        session.commit();
+        MessageConsumer dead = session.createConsumer(session.createQueue("queue/iop-dead-" + transport));
+        equal(text(dead), "bad", "the dead letter");
+        session.commit();
     }
 }

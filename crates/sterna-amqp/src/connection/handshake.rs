@@ -40,12 +40,26 @@ pub struct ClientOptions<'a> {
 
 const WRONG_HEADER: DecodeError =
     DecodeError::new(Condition::NOT_IMPLEMENTED, "protocol header is not served");
+/// A client of RabbitMQ's other protocol. Its own protocol has no error before its handshake (0-9-1, section 4.2.2): the
+/// answer is the header of what is served.
+const EARLIER: DecodeError = DecodeError::new(
+    Condition::NOT_IMPLEMENTED,
+    "the client speaks AMQP 0-9-1, 0-9 or 0-10; AMQP 1.0 is served",
+);
 /// A client that shows nothing, where credentials are asked for.
 const NO_SASL: DecodeError = DecodeError::new(
     Condition::UNAUTHORIZED_ACCESS,
     "the server asks for a SASL layer",
 );
 const NO_HEADER: DecodeError = DecodeError::framing("frame before the protocol header");
+
+/// Whether a header is one of AMQP before 1.0: `AMQP 0 0 9 1`, and `AMQP 1 1` with 0-8, 0-9 or 0-10.
+const fn is_earlier(id: ProtocolId, version: [u8; 3]) -> bool {
+    matches!(
+        (id, version),
+        (ProtocolId::Amqp, [0, _, _]) | (ProtocolId::Other(1), [1, 0, 8..=10] | [1, 8..=10, _])
+    )
+}
 
 impl Connection {
     /// A server's end of a connection that begins now.
@@ -165,8 +179,9 @@ impl Connection {
                 self.phase = Phase::Open;
             }
             (Side::Server, ProtocolHeader::AMQP) => return Err(NO_SASL),
-            (_, ProtocolHeader { id, .. }) => {
+            (_, ProtocolHeader { id, version }) => {
                 return Err(match id {
+                    _ if is_earlier(id, version) => EARLIER,
                     ProtocolId::Tls => DecodeError::new(
                         Condition::NOT_IMPLEMENTED,
                         "TLS within AMQP is not served",

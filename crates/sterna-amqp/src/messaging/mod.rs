@@ -34,4 +34,6 @@ pub mod capability {
     pub const TEMPORARY_QUEUE: &str = "temporary-queue";
     /// The node lasts as long as the connection, and is a topic.
     pub const TEMPORARY_TOPIC: &str = "temporary-topic";
+    /// Of a connection or link: messages wait for the time that `x-opt-delivery-time` says, as JMS clients write it.
+    pub const DELAYED_DELIVERY: &str = "DELAYED_DELIVERY";
 }

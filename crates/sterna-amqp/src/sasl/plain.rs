@@ -26,8 +26,9 @@ impl fmt::Debug for PlainCredentials<'_> {
 }
 
 impl<'a> PlainCredentials<'a> {
-    /// Reads an initial response: `[authzid] NUL authcid NUL passwd`. `None` if it is not that, has
-    /// no user name, or a part is longer than 4,096 bytes.
+    /// Reads an initial response: `[authzid] NUL authcid NUL passwd`. `None` if it is not that, or a
+    /// part is longer than 4,096 bytes. RFC 4616 (section 2) has no empty name and no empty password; devices whose fields
+    /// nobody has filled in send them, and the server decides what they are worth.
     #[must_use]
     pub fn parse(message: &'a [u8]) -> Option<Self> {
         let text = std::str::from_utf8(message).ok()?;
@@ -37,7 +38,7 @@ impl<'a> PlainCredentials<'a> {
         let fits = [authorization_identity, user, password]
             .iter()
             .all(|part| part.len() <= MAX_PART_BYTES);
-        (parts.next().is_none() && !user.is_empty() && fits).then_some(Self {
+        (parts.next().is_none() && fits).then_some(Self {
             authorization_identity,
             user,
             password,

@@ -397,13 +397,16 @@ fn passwords_are_not_printed() {
     let message = b"\0user\0secret-1";
     let credentials = PlainCredentials::parse(message).unwrap();
     assert!(!format!("{plain:?} {credentials:?}").contains("secret"));
-    for malformed in [
-        &b"user\0secret"[..],
-        b"\0\0secret",
-        b"a\0b\0c\0d",
-        b"\0\xff\0x",
-    ] {
+    for malformed in [&b"user\0secret"[..], b"a\0b\0c\0d", b"\0\xff\0x"] {
         assert!(PlainCredentials::parse(malformed).is_none());
+    }
+    for (message, user, password) in [
+        (&b"\0\0"[..], "", ""),
+        (b"\0\0x", "", "x"),
+        (b"\0x\0", "x", ""),
+    ] {
+        let given = PlainCredentials::parse(message).expect("empty parts are parts");
+        assert_eq!((given.user, given.password), (user, password));
     }
 }
 

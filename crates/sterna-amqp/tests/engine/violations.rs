@@ -566,3 +566,21 @@ fn after_the_close_only_its_answer_counts() {
     assert!(script.server.connection.is_closed());
     assert_eq!(script.server.violations.len(), 1);
 }
+
+/// Clients of RabbitMQ's other protocol learn from the answer that 1.0 is served; the log says what they speak.
+#[test]
+fn earlier_versions_are_named() {
+    for header in [
+        b"AMQP\x00\x00\x09\x01",
+        b"AMQP\x01\x01\x00\x09",
+        b"AMQP\x01\x01\x08\x00",
+    ] {
+        let mut script = Script::new(&limits());
+        script.raw(header);
+        let detail = script.server.violations[0].detail;
+        assert!(
+            detail.contains("0-9-1") && detail.contains("1.0"),
+            "{detail}"
+        );
+    }
+}

@@ -122,7 +122,8 @@ impl<'a> Connect<'a> {
             }
             None
         };
-        // MQTT 3.1 section 3.1: the Remaining Length takes precedence over these two flags.
+        // MQTT 3.1 section 3.1: the Remaining Length takes precedence over these two flags, so that with nothing left
+        // neither says anything.
         let may_lack = version == Version::V31;
         // [MQTT-3.1.2-16] [MQTT-3.1.2-17] [MQTT-3.1.3-12]
         // [MQTT311-3.1.2-18] [MQTT311-3.1.2-19] [MQTT311-3.1.3-11]
@@ -132,7 +133,8 @@ impl<'a> Connect<'a> {
             None
         };
         // [MQTT311-3.1.2-22]; 5.0 allows a password alone
-        if flags & (USER_NAME | PASSWORD) == PASSWORD && !version.is_v5() {
+        let is_unused = may_lack && reader.is_empty();
+        if flags & (USER_NAME | PASSWORD) == PASSWORD && !version.is_v5() && !is_unused {
             return Err(DecodeError::malformed("password without a user name"));
         }
         // [MQTT-3.1.2-18] [MQTT-3.1.2-19] [MQTT311-3.1.2-20] [MQTT311-3.1.2-21]

@@ -336,6 +336,27 @@ fn wills_beyond_the_limits_are_refused() {
     }
 }
 
+/// MQTT 3.1, section 3.1: flags of which there is nothing else in the packet say nothing.
+#[test]
+fn unused_flags_of_a_connect_of_3_1_are_ignored() {
+    let body = |flags: u8| format!("10 {{ s\"MQIsdp\" 03 {flags:02x} 0000 s\"c\"");
+    // The reserved bit; QoS and retain of a will that there is none of; a user name and a password that are not there.
+    for flags in [0x03, 0x0a, 0x12, 0x1a, 0x22, 0x3a, 0x82, 0xc2, 0x42, 0xfb] {
+        let mut server = Server::new(Version::V31, Limits::default());
+        server.send(&format!("{} }}", body(flags)));
+        server.accept(&Accept::default());
+        server.expect("20 { 00 00 }");
+    }
+    // With a user name, the password alone may be missing.
+    let mut server = Server::new(Version::V31, Limits::default());
+    server.send(&format!("{} s\"u\" }}", body(0xc2)));
+    server.accept(&Accept::default());
+    server.expect("20 { 00 00 }");
+    // A password is not for a client without a name.
+    let mut server = Server::new(Version::V31, Limits::default());
+    server.violate(&format!("{} s\"p\" }}", body(0x42)));
+}
+
 /// [MQTT-3.1.2-2] [MQTT311-3.1.2-2]
 #[test]
 fn old_versions_can_be_turned_off() {

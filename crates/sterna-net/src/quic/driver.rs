@@ -353,8 +353,8 @@ impl Driver {
         } = newcomer;
         let peer = incoming.remote_address();
         let peers = self.shared.peers.as_ref();
-        let place = peers.map(|peers| peers.enter(peer.ip()));
-        if matches!(place, Some(None)) {
+        let place = peers.map(|peers| peers.enter(peer.ip(), self.shared.listener));
+        if matches!(place, Some(Err(_))) {
             self.shared.counters.ignored += 1;
             let transmit = self.endpoint.refuse(incoming, &mut self.scratch);
             return self.respond(transmit, bytes);
@@ -377,7 +377,7 @@ impl Driver {
                 };
                 let mut connection = Connected::new(key, quic, &mut self.shared);
                 connection.figures.first_datagram(bytes, early);
-                connection.place = place.flatten();
+                connection.place = place.and_then(Result::ok);
                 if let (false, Some(handshake)) = (is_proved, &mut connection.handshake) {
                     handshake.unproved = Some(Unproved::newcomer(peer, bytes));
                 }

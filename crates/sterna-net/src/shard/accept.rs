@@ -220,8 +220,8 @@ fn admit(
     let client = if is_balancer {
         Client::Unnamed(ThinVec::new())
     } else {
-        let place = core.peers.enter(peer.ip());
-        Client::Named(place.ok_or(NotAdmitted::Limit(RefusedConnection::ConnectionsPerAddress))?)
+        let place = core.peers.enter(peer.ip(), kind.index);
+        Client::Named(place.map_err(NotAdmitted::Limit)?)
     };
     let address = (!is_balancer).then_some(peer.ip());
     let count = core.connections.len();

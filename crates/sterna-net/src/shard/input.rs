@@ -6,7 +6,6 @@ use super::Shard;
 use super::connection::{Client, Connection, Hangup, Phase};
 use super::core::Core;
 use crate::contain::contain;
-use crate::counters::RefusedConnection;
 use crate::proxy_header;
 use crate::tls::PARTIAL_ROOM;
 use crate::udp::canonical;
@@ -137,14 +136,11 @@ impl<H: Handler> Shard<H> {
         };
         let balancer = connection.info.peer;
         let peer = header.client.map_or(balancer, canonical);
-        let place = self.core.peers.enter(peer.ip());
-        let admitted = match place {
-            None => Err(RefusedConnection::ConnectionsPerAddress),
-            Some(place) => {
-                let named = self.core.admission.name(peer.ip(), &self.core.config);
-                named.map(|()| place)
-            }
-        };
+        let place = self.core.peers.enter(peer.ip(), connection.info.listener);
+        let admitted = place.and_then(|place| {
+            let named = self.core.admission.name(peer.ip(), &self.core.config);
+            named.map(|()| place)
+        });
         match admitted {
             Ok(place) => {
                 connection.info.peer = peer;

@@ -112,6 +112,7 @@ fn nothing_is_lost_and_nobody_suffers() {
         address: loopback(),
         transport,
         balancers: None,
+        connections: usize::MAX,
     })
     .to_vec();
     let server = setup.start();

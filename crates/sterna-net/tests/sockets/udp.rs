@@ -402,6 +402,46 @@ fn a_stop_tells_the_peers() {
     });
 }
 
+/// A limit of one listener holds over all shards and leaves the others alone.
+#[test]
+fn a_listener_has_so_many_connections_over_all_shards() {
+    run(async {
+        let world = world(|setup| {
+            setup.shards = 2;
+            for connections in [2, usize::MAX] {
+                setup.listeners.push(sterna_net::ListenerConfig {
+                    address: loopback(),
+                    transport: ListenerTransport::Tcp,
+                    balancers: None,
+                    connections,
+                });
+            }
+            setup.listeners[0].connections = 1;
+        });
+        let endpoint = world.endpoint();
+        let first = world.connect(&endpoint).await;
+        exchange(&first, b"one").await;
+        let refused = endpoint
+            .connect(world.server.addresses[0], "localhost")
+            .unwrap();
+        assert!(refused.await.is_err(), "QUIC is told");
+        let open = |at: usize| std::net::TcpStream::connect(world.server.addresses[at]).unwrap();
+        let mut streams: Vec<_> = (0..2).map(|_| open(1)).collect();
+        for stream in &mut streams {
+            std::io::Write::write_all(stream, b"x").unwrap();
+            let mut echo = [0; 1];
+            std::io::Read::read_exact(stream, &mut echo).unwrap();
+        }
+        let mut third = open(1);
+        let mut rest = Vec::new();
+        let _ = std::io::Read::read_to_end(&mut third, &mut rest);
+        assert!(rest.is_empty(), "closed as it is accepted");
+        let mut other = open(2);
+        std::io::Write::write_all(&mut other, b"x").unwrap();
+        std::io::Read::read_exact(&mut other, &mut [0; 1]).unwrap();
+    });
+}
+
 /// A limit on connections from one address counts all transports and shards together, and who goes makes
 /// room.
 #[test]
@@ -414,6 +454,7 @@ fn an_address_has_so_many_connections_over_all_transports() {
                 address: loopback(),
                 transport: ListenerTransport::Tcp,
                 balancers: None,
+                connections: usize::MAX,
             });
         });
         let tcp = world.server.addresses[1];

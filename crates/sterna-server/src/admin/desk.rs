@@ -281,7 +281,7 @@ impl Desk<'_, '_> {
             Verdict::Wait => Ok(None),
             Verdict::Refused(refusal, trouble) => {
                 let failure = LoginFailure::Claim(refusal);
-                let user = claimed_user(head);
+                let user = claimed_user(self.cx.policy, head);
                 let login = audit::Login::of(self.cx, self.connection, Protocol::Admin);
                 login.by(user.as_deref()).refused(failure, trouble.detail());
                 Err(trouble.audited())

@@ -98,6 +98,11 @@ pub(super) const SUBJECT_TRANSPORT: Parameter = Parameter {
     about: "Transport of the client: `tcp`, `tls`, `ws`, `wss` or `quic`; unknown without it",
     is_number: false,
 };
+pub(super) const SUBJECT_LISTENER: Parameter = Parameter {
+    name: "listener",
+    about: "Name of the listener by which the client speaks; unknown without it",
+    is_number: false,
+};
 pub(super) const MESSAGE_QOS: Parameter = Parameter {
     name: "qos",
     about: "Quality of service of the message, from 0 to 2; unknown without it",

@@ -51,6 +51,14 @@ pub(super) fn explain(rules: &Rules, call: &Call) -> Result<Value, Trouble> {
         origin: Origin {
             address: parsed(call, "address")?,
             transport: (call.parameter("transport").map(transport)).transpose()?,
+            listener: match call.parameter("listener") {
+                Some(name) => Some(
+                    rules
+                        .listener(name)
+                        .ok_or_else(|| invalid(format!("no listener has the name `{name}`")))?,
+                ),
+                None => None,
+            },
         },
         standing: (!given.is_empty()).then_some(&*standing),
     };

@@ -51,6 +51,31 @@ const NOT_FOUND: AddressError = error(
     Condition::NOT_FOUND,
     "an address that starts with a slash is /queues/NAME or /exchanges/amq.topic/KEY",
 );
+/// Nodes by which clients of other brokers declare queues, or show tokens. One that is taken for a topic would accept
+/// requests, and nobody would answer.
+const OF_OTHER_BROKERS: [(&str, AddressError); 5] = [
+    ("/management", NO_MANAGEMENT),
+    ("$management", NO_MANAGEMENT),
+    (
+        "$cbs",
+        error(
+            Condition::NOT_FOUND,
+            "there is no node for tokens: a token is shown by SASL, as OAUTHBEARER or as the password of PLAIN",
+        ),
+    ),
+    ("/queue/", OLD_FORM),
+    ("/topic/", OLD_FORM),
+];
+const NO_MANAGEMENT: AddressError = error(
+    Condition::NOT_FOUND,
+    "there is no management node: a queue is made by the first link to queue/NAME or /queues/NAME, the exchange \
+     /exchanges/amq.topic is there, and operators have the admin API over HTTP",
+);
+const OLD_FORM: AddressError = error(
+    Condition::NOT_FOUND,
+    "this is RabbitMQ's address form v1: write queue/NAME or /queues/NAME for a queue, and the topic itself or \
+     /exchanges/amq.topic/KEY for a topic",
+);
 const BAD_ESCAPE: AddressError = error(
     Condition::INVALID_FIELD,
     "a percent sign in the address is not followed by two hexadecimal digits of UTF-8",
@@ -79,10 +104,15 @@ impl Node {
             && config.queue_prefixes.iter().any(String::is_empty)
             && !address.starts_with(DYNAMIC)
             && !address.contains(WILDCARDS);
+        let is_of_others = |(known, _): &&(&str, AddressError)| {
+            address == *known || (known.ends_with('/') && address.starts_with(known))
+        };
         let node = if let Some(name) = after(&config.queue_prefixes, QUEUE_PREFIX) {
             Self::Queue(name.to_owned())
         } else if let Some(name) = after(&config.topic_prefixes, TOPIC_PREFIX) {
             Self::Topic(name.to_owned())
+        } else if let Some((_, error)) = OF_OTHER_BROKERS.iter().find(is_of_others) {
+            return Err(*error);
         } else if address.starts_with('/') {
             Self::parse_v2(address, end)?
         } else if let Some(name) = address.strip_prefix(QUEUE_LEVEL)
@@ -266,6 +296,40 @@ mod tests {
         ] {
             assert_eq!(parse(address, kind, end), node, "{address} {kind:?}");
         }
+    }
+
+    /// A node that others know says what there is instead, and is not taken for a topic.
+    #[test]
+    fn addresses_of_other_brokers_are_refused_by_a_sentence() {
+        let config = Amqp::default();
+        for (address, says) in [
+            ("/management", "admin API"),
+            ("$management", "admin API"),
+            ("$cbs", "OAUTHBEARER"),
+            ("/queue/a", "v1"),
+            ("/topic/a", "v1"),
+            ("/exchange/a", "/queues/NAME"),
+            ("/amq/queue/a", "/queues/NAME"),
+            ("/exchanges/amq.direct", "amq.topic"),
+        ] {
+            for end in [End::Source, End::Target] {
+                let found = Node::parse(address, None, end, &config).expect_err(address);
+                assert_eq!(found.condition, Condition::NOT_FOUND, "{address}");
+                assert!(found.detail.contains(says), "{address}: {}", found.detail);
+            }
+        }
+        let told = Amqp {
+            queue_prefixes: vec!["/queue/".to_owned()],
+            ..Amqp::default()
+        };
+        let node = Node::parse("/queue/a", None, End::Source, &told);
+        assert_eq!(
+            node,
+            Ok(Node::Queue("a".to_owned())),
+            "a setting comes first"
+        );
+        let topic = Node::parse("topic://$cbs", None, End::Source, &config);
+        assert_eq!(topic, Ok(Node::Topic("$cbs".to_owned())));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::config::Protocol;
 use crate::context::Context;
 use crate::door::TooManyConnections;
 use crate::identity::{Identity, OAUTHBEARER, Outcome, Refusal, is_client_id};
-use crate::judge::{Claim, Verdict, admits_quiet, check_ban, finish, is_unproved, judge};
+use crate::judge::{Claim, Verdict, admits_quiet, check_ban, finish, is_unproved, judge, loggable};
 use crate::metrics::LoginFailure;
 use crate::policy::Policy;
 use crate::session::AMQP_PREFIX;
@@ -147,10 +147,7 @@ impl Door {
     }
 
     fn claim(&mut self, cx: &Context<'_>, client: &mut Client, claim: Claim<'_>) {
-        let user = match claim {
-            Claim::Password(user, _) => Some(user),
-            _ => None,
-        };
+        let user = loggable(cx.policy, claim);
         match judge(cx, client.id, 0, claim) {
             Verdict::Known(identity) => self.admit(cx, client, identity, None),
             Verdict::Pending(pending) => client.state = State::Password(Box::new(pending)),

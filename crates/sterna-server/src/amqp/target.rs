@@ -5,7 +5,7 @@ use sterna_amqp::connection::LinkId;
 use sterna_amqp::link::{AttachOptions, Unsettled};
 use sterna_amqp::messaging::{
     LifetimePolicy, Source, Target as TargetTerminus, TargetArchetype, TerminusDurability,
-    TerminusExpiryPolicy,
+    TerminusExpiryPolicy, capability as terminus,
 };
 use sterna_amqp::performatives::{Attach, ReceiverSettleMode, SenderSettleMode};
 use sterna_amqp::transactions::{Coordinator, capability};
@@ -25,6 +25,7 @@ use super::wanted::kept_capabilities;
 use crate::authorization::MessageKind;
 use crate::context::Context;
 use crate::door::Promise;
+use crate::session::amqp::QUEUE_LEVEL;
 
 const CAPABILITIES: [&str; 3] = [
     capability::LOCAL_TRANSACTIONS,
@@ -129,6 +130,21 @@ fn note_unanswered(cx: &Context<'_>, client: &mut Client, link: LinkId) {
     let mut sessions = client.sessions.iter();
     if let Some((_, lane)) = sessions.find(|(session, _)| *session == link.session) {
         client.unanswered.push((link, StreamId(lane.0)));
+    }
+}
+
+/// Capabilities that a link offers its sender: delays, where the node is a queue, or each message names its own. A topic delivers at
+/// once. A connection that offered them would offer them for topics, too.
+fn offered(node: &Target, maximum_delay_s: u32) -> Multiple<'static> {
+    let has_delays = match node {
+        Target::Topic(topic) => topic.starts_with(QUEUE_LEVEL),
+        Target::Anonymous => true,
+        Target::BySubject | Target::Coordinator => false,
+    };
+    if has_delays && maximum_delay_s > 0 {
+        Multiple::Slice(&[terminus::DELAYED_DELIVERY])
+    } else {
+        Multiple::None
     }
 }
 
@@ -311,6 +327,7 @@ impl Door {
             },
             unsettled: &attaching.unsettled,
             recover: attaching.recover,
+            offered_capabilities: offered(&target.node, cx.policy.amqp.queue_maximum_delay_s),
             ..AttachOptions::default()
         };
         if let Err(error) = (client.engine).accept_attach(link, &options, &mut self.out) {

@@ -5,7 +5,7 @@ use rustc_hash::FxHashSet;
 use super::conditions::{Conditions, MessageKind};
 use super::pattern::Pattern;
 use super::{Reading, Standing, Subject};
-use crate::config::{ANONYMOUS, ActionName, Authorization, Durability, Effect, Rule};
+use crate::config::{ANONYMOUS, ActionName, Authorization, Durability, Effect, Listener, Rule};
 
 /// A rule, taken apart.
 #[derive(Clone, Debug)]
@@ -73,7 +73,12 @@ pub(super) fn is_about(rule: &Rule, action: ActionName) -> bool {
 }
 
 impl Compiled {
-    pub(super) fn new(place: usize, rule: &Rule, config: &Authorization) -> Self {
+    pub(super) fn new(
+        place: usize,
+        rule: &Rule,
+        config: &Authorization,
+        listeners: &[Listener],
+    ) -> Self {
         Self {
             place: Some(place),
             users: Users::of(&rule.users, &rule.groups, config),
@@ -82,7 +87,7 @@ impl Compiled {
                 .collect(),
             effect: rule.effect,
             is_idempotent: rule.idempotent,
-            conditions: Conditions::of(rule, config).map(Box::new),
+            conditions: Conditions::of(rule, config, listeners).map(Box::new),
             durability: rule.durability,
             patterns: rule
                 .topics

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use sterna_broker::{Endpoint, Message};
 
 use super::{Subject, Users};
-use crate::config::{AddressPrefix, Authorization, Rule, TransportName};
+use crate::config::{AddressPrefix, Authorization, Listener, Rule, TransportName};
 
 /// From where a client speaks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -18,6 +18,8 @@ pub struct Origin {
     pub address: Option<IpAddr>,
     /// Transport of the client; `None` if unknown.
     pub transport: Option<TransportName>,
+    /// Place in the configuration of the listener by which it came; `None` if unknown.
+    pub listener: Option<u16>,
 }
 
 /// Properties of a message that rules look at beside its topic.
@@ -36,6 +38,7 @@ impl Origin {
     pub const UNKNOWN: Self = Self {
         address: None,
         transport: None,
+        listener: None,
     };
 
     /// The origin in the broker's form, which the broker keeps with a session.
@@ -48,6 +51,7 @@ impl Origin {
         Endpoint {
             address: self.address.map(octets),
             transport: self.transport.map_or(0, |transport| transport as u8 + 1),
+            listener: self.listener,
         }
     }
 
@@ -66,6 +70,7 @@ impl Origin {
                 .map(|octets| IpAddr::V6(Ipv6Addr::from(octets)).to_canonical()),
             transport: (endpoint.transport.checked_sub(1))
                 .and_then(|at| ALL.get(usize::from(at)).copied()),
+            listener: endpoint.listener,
         })
     }
 }
@@ -125,6 +130,8 @@ pub(super) struct Conditions {
     addresses: Box<[AddressPrefix]>,
     /// A bit for each transport; 0 for all.
     transports: u8,
+    /// Places of listeners in the configuration; `None` for all.
+    listeners: Option<Box<[u16]>>,
     /// Whether the client has to be one of these, or none of them.
     admin: Option<(bool, Users)>,
     /// A bit for each quality of service; 0 for all.
@@ -135,12 +142,13 @@ pub(super) struct Conditions {
 
 impl Conditions {
     /// Those of a rule, if it has any.
-    pub(super) fn of(rule: &Rule, config: &Authorization) -> Option<Self> {
+    pub(super) fn of(rule: &Rule, config: &Authorization, listeners: &[Listener]) -> Option<Self> {
         let has_any = rule.looks_at_origins() || rule.looks_at_messages() || rule.admin.is_some();
         has_any.then(|| Self {
             addresses: rule.addresses.as_slice().into(),
             transports: (rule.transports.iter())
                 .fold(0, |bits, transport| bits | 1 << *transport as u8),
+            listeners: (!rule.listeners.is_empty()).then(|| places(&rule.listeners, listeners)),
             admin: (rule.admin).map(|is_one| (is_one, Users::admins(config))),
             qos: (rule.qos.iter()).fold(0, |bits, qos| bits | 1 << (*qos).min(7)),
             retain: rule.retain,
@@ -150,7 +158,11 @@ impl Conditions {
 
     /// Whether all hold; what is not known does as `unknown` says.
     pub(super) fn hold(&self, subject: Subject<'_>, kind: MessageKind, unknown: bool) -> bool {
-        let Origin { address, transport } = subject.origin;
+        let Origin {
+            address,
+            transport,
+            listener,
+        } = subject.origin;
         let is_from = |address| self.addresses.iter().any(|prefix| prefix.contains(address));
         let is_flag = |wanted: Option<bool>, found: Option<bool>| {
             wanted.is_none_or(|wanted| found.map_or(unknown, |found| found == wanted))
@@ -160,6 +172,9 @@ impl Conditions {
                 || transport.map_or(unknown, |transport| {
                     self.transports & 1 << transport as u8 != 0
                 }))
+            && (self.listeners.as_ref()).is_none_or(|places| {
+                listener.map_or(unknown, |listener| places.contains(&listener))
+            })
             && (self.admin.as_ref()).is_none_or(|(is_one, admins)| admins.have(subject) == *is_one)
             && (self.qos == 0
                 || kind
@@ -168,4 +183,13 @@ impl Conditions {
             && is_flag(self.retain, kind.retain)
             && is_flag(self.early_data, kind.early_data)
     }
+}
+
+/// The places of listeners with these names.
+fn places(names: &[String], listeners: &[Listener]) -> Box<[u16]> {
+    let is_named = |it: &Listener| it.name.as_ref().is_some_and(|name| names.contains(name));
+    (0..)
+        .zip(listeners)
+        .filter_map(|(at, it)| is_named(it).then_some(at))
+        .collect()
 }

@@ -98,7 +98,7 @@ mod tests {
     fn rules(text: &str) -> Rules {
         let config = config::parse("x", text).unwrap();
         config.check().unwrap();
-        Rules::new(&config.authorization)
+        Rules::new(&config.authorization, &config.listeners)
     }
 
     #[test]

@@ -205,11 +205,14 @@ mod tests {
     }
 
     fn rules(rules: Vec<Rule>) -> Rules {
-        Rules::new(&Authorization {
-            default_allow: false,
-            rules,
-            ..Authorization::default()
-        })
+        Rules::new(
+            &Authorization {
+                default_allow: false,
+                rules,
+                ..Authorization::default()
+            },
+            &[],
+        )
     }
 
     const KIND: MessageKind = MessageKind::new(0, false, false);
@@ -296,7 +299,7 @@ mod tests {
             client: "c",
             origin: Origin {
                 address: Some(address.into()),
-                transport: None,
+                ..Origin::UNKNOWN
             },
             ..Subject::default()
         };

@@ -33,7 +33,7 @@ pub(crate) use recent::Recent;
 pub(crate) use standing::GivenRule;
 pub use standing::{Standing, Standings};
 
-use crate::config::{ActionName, Authorization, Durability, Effect, Limit, Rule};
+use crate::config::{ActionName, Authorization, Durability, Effect, Limit, Listener, Rule};
 
 /// Topics of the server.
 const SERVER_TOPICS: &str = "$SYS/";
@@ -99,17 +99,19 @@ struct Lists {
     has_questions: bool,
     /// Configuration that the rules were made from.
     source: Authorization,
+    /// Names of the listeners, by their places.
+    listeners: Box<[Option<String>]>,
 }
 
 impl Rules {
-    /// Rules from the configuration.
+    /// Rules from the configuration, with the listeners that they may name.
     #[must_use]
-    pub fn new(config: &Authorization) -> Self {
+    pub fn new(config: &Authorization, listeners: &[Listener]) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let compiled = |action| {
             let rules = config.rules.iter().enumerate();
             let about = rules.filter(move |(_, rule)| is_about(rule, action));
-            about.map(|(place, rule)| Compiled::new(place, rule, config))
+            about.map(|(place, rule)| Compiled::new(place, rule, config, listeners))
         };
         let admins = Users::admins(config);
         let reads_server = Compiled::own(&admins, true, &format!("{SERVER_TOPICS}#"));
@@ -137,6 +139,7 @@ impl Rules {
             look_at_early_data: config.rules.iter().any(|rule| rule.early_data.is_some()),
             has_questions: config.rules.iter().any(|rule| rule.effect == Effect::Ask),
             source: config.clone(),
+            listeners: listeners.iter().map(|it| it.name.clone()).collect(),
         };
         Self {
             lists: Arc::new(lists),
@@ -210,6 +213,13 @@ impl Rules {
     #[must_use]
     pub fn source(&self) -> &Authorization {
         &self.lists.source
+    }
+
+    /// The place of the listener that has a name, for an [`Origin`].
+    #[must_use]
+    pub fn listener(&self, name: &str) -> Option<u16> {
+        let mut places = (0..).zip(&self.lists.listeners);
+        places.find_map(|(at, known)| (known.as_deref() == Some(name)).then_some(at))
     }
 
     /// Whether they are made from the same configuration.

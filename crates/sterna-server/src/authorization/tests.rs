@@ -27,15 +27,18 @@ fn rule(effect: Effect, users: &[&str], topics: &[&str]) -> Rule {
 
 #[test]
 fn the_first_rule_that_fits_decides() {
-    let rules = Rules::new(&Authorization {
-        default_allow: false,
-        admins: Vec::new(),
-        rules: vec![
-            rule(Effect::Deny, &[], &["secret/#"]),
-            rule(Effect::Allow, &["*"], &["home/%u/#", "secret/ann"]),
-        ],
-        ..Authorization::default()
-    });
+    let rules = Rules::new(
+        &Authorization {
+            default_allow: false,
+            admins: Vec::new(),
+            rules: vec![
+                rule(Effect::Deny, &[], &["secret/#"]),
+                rule(Effect::Allow, &["*"], &["home/%u/#", "secret/ann"]),
+            ],
+            ..Authorization::default()
+        },
+        &[],
+    );
     assert!(rules.may_publish(ANN, "home/ann/door", MessageKind::UNKNOWN));
     assert!(!rules.may_publish(ANN, "home/bob/door", MessageKind::UNKNOWN));
     assert!(!rules.may_publish(ANN, "secret/ann", MessageKind::UNKNOWN));
@@ -44,12 +47,15 @@ fn the_first_rule_that_fits_decides() {
 
 #[test]
 fn a_subscription_must_lie_inside_what_is_allowed() {
-    let rules = Rules::new(&Authorization {
-        default_allow: false,
-        admins: Vec::new(),
-        rules: vec![rule(Effect::Allow, &[], &["a/+/c", "b/#"])],
-        ..Authorization::default()
-    });
+    let rules = Rules::new(
+        &Authorization {
+            default_allow: false,
+            admins: Vec::new(),
+            rules: vec![rule(Effect::Allow, &[], &["a/+/c", "b/#"])],
+            ..Authorization::default()
+        },
+        &[],
+    );
     for (filter, allowed) in [
         ("a/x/c", true),
         ("a/+/c", true),
@@ -64,12 +70,15 @@ fn a_subscription_must_lie_inside_what_is_allowed() {
 
 #[test]
 fn a_subscription_that_touches_what_is_denied_stands_in_part() {
-    let rules = Rules::new(&Authorization {
-        default_allow: true,
-        admins: Vec::new(),
-        rules: vec![rule(Effect::Deny, &[], &["a/secret"])],
-        ..Authorization::default()
-    });
+    let rules = Rules::new(
+        &Authorization {
+            default_allow: true,
+            admins: Vec::new(),
+            rules: vec![rule(Effect::Deny, &[], &["a/secret"])],
+            ..Authorization::default()
+        },
+        &[],
+    );
     assert_eq!(rules.reading(NOBODY, "a/+"), Reading::Part);
     assert_eq!(rules.reading(NOBODY, "#"), Reading::Part);
     assert_eq!(rules.reading(NOBODY, "a/secret"), Reading::Refused);
@@ -109,7 +118,7 @@ proptest! {
         client in prop::sample::select(vec!["a", "b", "#", ""]),
         filter in prop::sample::select(vec!["#", "a/#", "a/+", "+/b", "+", "a/b", "b/#", "+/+/a"]),
     ) {
-        let rules = Rules::new(&config);
+        let rules = Rules::new(&config, &[]);
         let subject = Subject {
             user,
             client,
@@ -129,12 +138,15 @@ proptest! {
 
 #[test]
 fn a_denial_of_what_a_wildcard_does_not_reach_leaves_it_whole() {
-    let rules = Rules::new(&Authorization {
-        default_allow: true,
-        admins: Vec::new(),
-        rules: vec![rule(Effect::Deny, &[], &["$SYS/#"])],
-        ..Authorization::default()
-    });
+    let rules = Rules::new(
+        &Authorization {
+            default_allow: true,
+            admins: Vec::new(),
+            rules: vec![rule(Effect::Deny, &[], &["$SYS/#"])],
+            ..Authorization::default()
+        },
+        &[],
+    );
     assert_eq!(rules.reading(NOBODY, "#"), Reading::Whole);
     assert_eq!(
         rules.reading(NOBODY, "$SYS/broker/uptime"),
@@ -144,12 +156,15 @@ fn a_denial_of_what_a_wildcard_does_not_reach_leaves_it_whole() {
 
 #[test]
 fn a_denial_that_cannot_be_filled_in_denies_everybodys() {
-    let rules = Rules::new(&Authorization {
-        default_allow: true,
-        admins: Vec::new(),
-        rules: vec![rule(Effect::Deny, &[], &["private/%u/#"])],
-        ..Authorization::default()
-    });
+    let rules = Rules::new(
+        &Authorization {
+            default_allow: true,
+            admins: Vec::new(),
+            rules: vec![rule(Effect::Deny, &[], &["private/%u/#"])],
+            ..Authorization::default()
+        },
+        &[],
+    );
     assert!(!rules.may_publish(NOBODY, "private/ann/x", MessageKind::UNKNOWN));
     assert!(!rules.may_subscribe(NOBODY, "private/ann/x"));
     assert!(rules.may_publish(ANN, "private/bob/x", MessageKind::UNKNOWN));
@@ -177,7 +192,7 @@ fn what_is_told_of_clients_is_for_administrators() {
     };
     for rules in [Vec::new(), vec![rule(Effect::Allow, &[], &["$SYS/#"])]] {
         config.rules = rules;
-        let rules = Rules::new(&config);
+        let rules = Rules::new(&config, &[]);
         assert_eq!(rules.reading(ANN, path), Reading::Whole);
         for subject in [NOBODY, bob] {
             assert_eq!(rules.reading(subject, path), Reading::Refused);
@@ -187,7 +202,7 @@ fn what_is_told_of_clients_is_for_administrators() {
         }
     }
     config.admins = vec![ANONYMOUS.to_owned()];
-    let rules = Rules::new(&config);
+    let rules = Rules::new(&config, &[]);
     assert_eq!(rules.reading(NOBODY, path), Reading::Whole);
     assert_eq!(rules.reading(bob, path), Reading::Refused);
 }
@@ -195,7 +210,7 @@ fn what_is_told_of_clients_is_for_administrators() {
 #[test]
 fn of_the_servers_topics_only_a_bridges_state_is_published_by_clients() {
     let state = "$SYS/broker/connection/edge/state";
-    let open = Rules::new(&Authorization::default());
+    let open = Rules::new(&Authorization::default(), &[]);
     assert!(open.may_publish(NOBODY, state, MessageKind::UNKNOWN));
     for topic in [
         "$SYS/broker/uptime",
@@ -215,13 +230,13 @@ fn of_the_servers_topics_only_a_bridges_state_is_published_by_clients() {
         rules: vec![rule(Effect::Allow, &[], &["#"])],
         ..Authorization::default()
     };
-    assert!(!Rules::new(&config).may_publish(NOBODY, state, MessageKind::UNKNOWN));
+    assert!(!Rules::new(&config, &[]).may_publish(NOBODY, state, MessageKind::UNKNOWN));
     config.rules = vec![rule(
         Effect::Allow,
         &["ann"],
         &["$SYS/broker/connection/%c/state"],
     )];
-    let rules = Rules::new(&config);
+    let rules = Rules::new(&config, &[]);
     assert!(rules.may_publish(
         Subject {
             user: Some("ann"),
@@ -241,12 +256,15 @@ fn only_the_rule_that_allows_says_what_is_idempotent() {
         idempotent: true,
         ..rule(Effect::Allow, &[], &["sensors/#"])
     };
-    let rules = Rules::new(&Authorization {
-        default_allow: true,
-        admins: Vec::new(),
-        rules: vec![rule(Effect::Allow, &[], &["sensors/count"]), harmless],
-        ..Authorization::default()
-    });
+    let rules = Rules::new(
+        &Authorization {
+            default_allow: true,
+            admins: Vec::new(),
+            rules: vec![rule(Effect::Allow, &[], &["sensors/count"]), harmless],
+            ..Authorization::default()
+        },
+        &[],
+    );
     assert!(rules.is_idempotent(NOBODY, "sensors/temperature", MessageKind::UNKNOWN));
     assert!(!rules.is_idempotent(NOBODY, "sensors/count", MessageKind::UNKNOWN));
     assert!(
@@ -261,16 +279,19 @@ fn to_delete_has_to_be_allowed_by_name_and_is_denied_with_the_rest() {
         actions: vec![ActionName::Delete],
         ..rule(Effect::Allow, &["ann"], &["a/#"])
     };
-    let rules = Rules::new(&Authorization {
-        default_allow: false,
-        admins: Vec::new(),
-        rules: vec![
-            rule(Effect::Deny, &[], &["a/kept"]),
-            rule(Effect::Allow, &[], &["a/#"]),
-            may_delete,
-        ],
-        ..Authorization::default()
-    });
+    let rules = Rules::new(
+        &Authorization {
+            default_allow: false,
+            admins: Vec::new(),
+            rules: vec![
+                rule(Effect::Deny, &[], &["a/kept"]),
+                rule(Effect::Allow, &[], &["a/#"]),
+                may_delete,
+            ],
+            ..Authorization::default()
+        },
+        &[],
+    );
     assert!(rules.may_delete(ANN, "a/b") && !rules.may_delete(NOBODY, "a/b"));
     assert!(
         rules.may_publish(NOBODY, "a/b", MessageKind::UNKNOWN)
@@ -278,22 +299,25 @@ fn to_delete_has_to_be_allowed_by_name_and_is_denied_with_the_rest() {
     );
     assert!(!rules.may_delete(ANN, "a/kept") && !rules.may_delete(ANN, "b"));
     let mut config = Authorization::default();
-    let open = Rules::new(&config);
+    let open = Rules::new(&config, &[]);
     assert!(!open.may_delete(NOBODY, "a") && !open.may_delete(ANN, "a"));
     config.admins = vec!["ann".to_owned()];
-    let open = Rules::new(&config);
+    let open = Rules::new(&config, &[]);
     assert!(open.may_delete(ANN, "a") && !open.may_delete(NOBODY, "a"));
     assert!(!open.may_delete(ANN, "$SYS/broker/uptime"));
 }
 
 #[test]
 fn a_name_with_wildcards_widens_nothing() {
-    let rules = Rules::new(&Authorization {
-        default_allow: false,
-        admins: Vec::new(),
-        rules: vec![rule(Effect::Allow, &[], &["home/%u/#"])],
-        ..Authorization::default()
-    });
+    let rules = Rules::new(
+        &Authorization {
+            default_allow: false,
+            admins: Vec::new(),
+            rules: vec![rule(Effect::Allow, &[], &["home/%u/#"])],
+            ..Authorization::default()
+        },
+        &[],
+    );
     let subject = Subject {
         user: Some("+"),
         client: "x",

@@ -13,7 +13,7 @@ settings! {
         reload anonymous: Option<bool>, said
             "true without a password file, a token file, keys of `jwt` and `webhook.authentication_url`, else false";
         /// Users, one `name:record` a line, made by `sterna passwd`. A record proves a plain password and SCRAM-SHA-256
-        /// and reveals neither.
+        /// and reveals neither. Records of `mosquitto_passwd` prove plain passwords.
         reload password_file: Option<PathBuf>;
         /// Bearer tokens of HTTP, one `name:digest` or `name:digest:expiry` a line, made by `sterna token`. The digest
         /// is the token's SHA-256 in hexadecimal digits, the expiry in seconds since 1970.

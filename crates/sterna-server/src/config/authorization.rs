@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AddressPrefix, Durability, Limit};
+use super::{AddressPrefix, Durability, Limit, Listener};
 
 /// In a list of administrators: clients without a user name.
 pub(crate) const ANONYMOUS: &str = "anonymous";
@@ -82,6 +82,8 @@ settings! {
         reload addresses: Vec<AddressPrefix>, said "every address";
         /// Transports over which clients speak. `quic` includes HTTP/3 and WebTransport.
         reload transports: Vec<TransportName>, said "every one";
+        /// Names of the [listeners](#listener) by which clients speak.
+        reload listeners: Vec<String>, said "every one";
         /// Whether only administrators are meant (true), or only others (false).
         reload admin: Option<bool>, said "every client";
         /// Whether only messages with the retain flag are meant (true), or only others (false).
@@ -157,6 +159,22 @@ impl Authorization {
         self.rules.iter().any(|rule| rule.effect == Effect::Ask)
     }
 
+    /// A sentence for each rule that names a listener which there is not.
+    pub(super) fn unknown_listeners(&self, listeners: &[Listener]) -> Vec<String> {
+        let is_known = |name: &&String| {
+            let mut names = listeners.iter().filter_map(|it| it.name.as_ref());
+            names.any(|known| known == *name)
+        };
+        let problem = |(at, rule): (usize, &Rule)| {
+            let unknown = rule.listeners.iter().find(|name| !is_known(name))?;
+            Some(format!(
+                "authorization.rule {}: no listener has the name `{unknown}`",
+                at + 1
+            ))
+        };
+        self.rules.iter().enumerate().filter_map(problem).collect()
+    }
+
     /// A sentence about the first of some groups that there is not.
     pub(super) fn unknown_group(&self, setting: &str, names: &[String]) -> Option<String> {
         let is_known = |name: &String| self.groups.iter().any(|group| group.name == *name);
@@ -219,7 +237,7 @@ impl Authorization {
 impl Rule {
     /// Whether it asks from where a client speaks.
     pub(crate) fn looks_at_origins(&self) -> bool {
-        !self.addresses.is_empty() || !self.transports.is_empty()
+        !self.addresses.is_empty() || !self.transports.is_empty() || !self.listeners.is_empty()
     }
 
     /// Whether it asks for more of a message than its topic.

@@ -161,6 +161,27 @@ mod tests {
         assert_eq!((next, kept), (Config::default(), Vec::new()));
     }
 
+    /// A listener of the file that only a restart opens, or names, is not one that a rule can mean now.
+    #[test]
+    fn a_rule_names_a_listener_in_force() {
+        let of = |name: &str| {
+            let text = format!(
+                "[[listener]]\nurl = 'mqtt://localhost:1'\nname = '{name}'\n\
+                 [[authorization.rule]]\nlisteners = ['{name}']\ntopics = ['a']\n"
+            );
+            parse("test", &text).expect("a configuration")
+        };
+        let (old, new) = (of("front"), of("back"));
+        assert_eq!(new.check(), Ok(()));
+        let (next, kept) = new.after(&old);
+        assert_eq!(kept, ["listener"]);
+        let problems = next.check().expect_err("it has no name yet").join("\n");
+        assert!(
+            problems.contains("no listener has the name `back`"),
+            "{problems}"
+        );
+    }
+
     /// A rule for `#` may come back: it says what it opens. A default that nobody has written says nothing.
     #[test]
     fn rules_may_be_wrong_for_a_moment() {

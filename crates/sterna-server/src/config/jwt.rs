@@ -58,6 +58,9 @@ settings! {
         /// The claim with rules of the client: a list of objects with `effect`, `actions` and `topics`. They decide
         /// before `[[authorization.rule]]`. If it is set, a token without it is refused.
         reload rules_claim: Option<String>;
+        /// Whether a token may come as the user name, without a password: the one field that some devices have. The user
+        /// is the token's.
+        reload token_as_user_name: bool = false;
         /// Longest token.
         reload maximum_token_bytes: u32 = 8192, within 1..=MAXIMUM_TOKEN_BYTES;
         /// Keys in all files and from `keys_url`. At most four keys of an algorithm may have the same `kid`, or none.

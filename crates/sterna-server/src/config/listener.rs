@@ -23,9 +23,14 @@ settings! {
         /// `/mqtt` without one. Every WebSocket listener serves MQTT and AMQP by subprotocol, every QUIC listener by
         /// ALPN.
         restart url: String, said "required";
+        /// Name of the listener, by which [rules](configuring.md#rules) name it.
+        restart name: Option<String>;
         /// Whether clients without credentials are admitted here. An admin listener beyond loopback never admits them.
         restart anonymous: Option<bool>,
             said "as `[authentication]` says; on an admin listener whether it is on loopback";
+        /// Connections of this listener, over all shards. TCP connections beyond it are closed as they are accepted, QUIC
+        /// is told `CONNECTION_REFUSED`.
+        restart maximum_connections: Option<u32>, said "as many as `network.maximum_connections` of each shard";
         /// Effect of early data (0-RTT) on this listener, instead of `quic.early_data`.
         restart early_data: Option<EarlyData>, said "as `quic.early_data` says";
         /// Keep alive told to every MQTT 5 client of this listener instead of its own. 0: none, so that only the
@@ -404,6 +409,22 @@ impl FromStr for ListenerUrl {
             path: path.to_owned(),
         })
     }
+}
+
+/// The faults of the names of listeners.
+pub(super) fn name_problems(listeners: &[Listener]) -> Vec<String> {
+    let problem = |(at, listener): (usize, &Listener)| {
+        let name = listener.name.as_deref()?;
+        let what = if name.is_empty() {
+            "its name is empty".to_owned()
+        } else {
+            let same = |other: &Listener| other.name.as_deref() == Some(name);
+            let first = listeners[..at].iter().position(same)?;
+            format!("`{name}` is the name of listener {}, too", first + 1)
+        };
+        Some(format!("listener {}: {what}", at + 1))
+    };
+    listeners.iter().enumerate().filter_map(problem).collect()
 }
 
 /// The faults of listeners of which only one can be opened.

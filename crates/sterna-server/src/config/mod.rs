@@ -262,6 +262,8 @@ impl Config {
             );
         }
         problems.extend(listener::address_problems(&self.listeners));
+        problems.extend(listener::name_problems(&self.listeners));
+        problems.extend(self.authorization.unknown_listeners(&self.listeners));
         problems.extend((self.listeners.iter()).filter_map(Listener::proxy_protocol_problem));
         problems.extend(self.quic_problems());
         problems.extend(self.amqp.problems());

@@ -534,7 +534,7 @@ mod tests {
                 "bans.flapping_ban_s"
             ]
         );
-        assert_eq!(below("authorization.rule").len(), 14);
+        assert_eq!(below("authorization.rule").len(), 15);
         assert_eq!(below("").len(), settings().len());
         assert_eq!(
             find("mqtt.recieve_maximum").unwrap_err().as_deref(),

@@ -55,7 +55,7 @@ impl Users {
         let file = self.file();
         let is_weak = |user: &&str| {
             file.get(user)
-                .is_some_and(|record| record.iterations() < iterations)
+                .is_none_or(|record| record.iterations() < iterations)
         };
         let weak = file.users().filter(is_weak).count();
         if weak > 0 {
@@ -88,7 +88,7 @@ impl Users {
     /// Whether there is a user of this name.
     #[must_use]
     pub fn has(&self, user: &str) -> bool {
-        self.file().get(user).is_some()
+        self.file().has(user)
     }
 
     /// The names of all users.
@@ -110,7 +110,7 @@ impl Users {
 
     /// A user's record as text; `None` where there is no such user.
     pub(super) fn record_text(&self, user: &str) -> Option<String> {
-        self.file().get(user).map(ToString::to_string)
+        self.file().record_text(user)
     }
 
     /// Whether a user has the same password here as there.
@@ -123,19 +123,36 @@ impl Users {
 
     pub(super) fn verify(&self, user: &str, password: &[u8]) -> bool {
         // The lock is not held while the password is checked.
-        let record = self.record_or_decoy(user);
-        record.verify_password(password)
+        let (record, own, any) = {
+            let file = self.file();
+            let record = file.get_or_decoy(user, &self.decoy);
+            (
+                record,
+                file.foreign(user).cloned(),
+                file.any_foreign().cloned(),
+            )
+        };
+        let is_right = record.verify_password(password);
+        // Where a record is Mosquitto's, each check costs both, so that the time does not tell who is known by which.
+        let foreign = own.as_ref().or(any.as_ref());
+        let is_right_there = foreign.is_some_and(|record| record.verify_password(password));
+        is_right || (own.is_some() && is_right_there)
     }
 
     /// Makes a record of more iterations for a password that was found right, if the record has fewer than
-    /// `iterations`. It changes here and in the file; in the file it replaces the same record only.
+    /// `iterations`, or is Mosquitto's. It changes here and in the file; in the file it replaces the same record only.
     pub(super) fn raise(&self, user: &str, password: &[u8], iterations: u32) {
-        let Some(old) = self.file().get(user).cloned() else {
+        let old = {
+            let file = self.file();
+            let is_good = |record: &Record| record.iterations() >= iterations;
+            if iterations == 0 || file.get(user).is_some_and(is_good) {
+                return;
+            }
+            file.record_text(user)
+        };
+        let Some(old) = old else {
             return;
         };
-        if old.iterations() >= iterations {
-            return;
-        }
         let mut salt = [0; SALT_BYTES];
         if getrandom::fill(&mut salt).is_err() {
             return;
@@ -183,11 +200,11 @@ fn read(path: &Path) -> Result<PasswordFile, String> {
 }
 
 /// Puts a file with a user's new record in the place of the old one, whole, if the user has the old record there.
-fn replace_record(path: &Path, user: &str, old: &Record, new: &Record) -> io::Result<()> {
+fn replace_record(path: &Path, user: &str, old: &str, new: &Record) -> io::Result<()> {
     let before = SecretFile::read(path)?;
     let text = before.text().ok_or(io::ErrorKind::NotFound)?;
     let mut file = PasswordFile::parse(text).map_err(io::Error::other)?;
-    let is_same = file.get(user).map(ToString::to_string) == Some(old.to_string());
+    let is_same = file.record_text(user).as_deref() == Some(old);
     if !is_same || file.set(user, new.clone()).is_err() {
         return Err(io::Error::other(
             "the file has changed; SIGHUP reads it again",
@@ -362,6 +379,39 @@ pub(super) mod tests {
         users.raise("ann", b"secret", 6000);
         assert_eq!(fs::read_to_string(&path).unwrap(), "# nobody\n");
         assert_eq!(users.record_or_decoy("ann").iterations(), 5000);
+    }
+
+    /// Both made by `mosquitto_passwd` 2.0 for the password `pass word`.
+    const OF_MOSQUITTO: &str = "\
+ann:$7$101$TW8yJOn8lwmx+LAH$mwDPYDx8osXJwYsxCEKHamrwAUtxS3jEr2ENsE43jWZkN55wqwGBXPzcPYT2/QkYhu6QAYB161OzABMU8LCepA==
+bob:$6$06v3aHF2XQ6mvI8m$Lhmg9Cc/mnRY8D8+oxt0FEwe/HeSIg+g5RmyYyEng6H9ZSZNgCTiNXV8hJFezmECdz2BGj3+Ify8ppsHcpRYEQ==
+";
+
+    #[test]
+    fn a_record_of_mosquitto_is_checked_and_raised() {
+        let (directory, users) = users("secret");
+        let path = directory.path().join("passwords");
+        let own = fs::read_to_string(&path).unwrap().replace("ann:", "eve:");
+        fs::write(&path, format!("{own}{OF_MOSQUITTO}")).unwrap();
+        drop(users);
+        let users = Users::load(Some(&path)).unwrap();
+        for user in ["ann", "bob"] {
+            assert!(
+                users.has(user) && users.verify(user, b"pass word"),
+                "{user}"
+            );
+            assert!(!users.verify(user, b"Pass word") && !users.verify(user, b""));
+            assert!(users.record_or_decoy(user).is_decoy(), "nothing for SCRAM");
+            users.raise(user, b"pass word", 0);
+            assert!(users.record_text(user).unwrap().starts_with('$'));
+            users.raise(user, b"pass word", 5000);
+            let again = Users::load(Some(&path)).unwrap();
+            for users in [&users, &again] {
+                assert_eq!(users.record_or_decoy(user).iterations(), 5000);
+                assert!(users.verify(user, b"pass word") && !users.verify(user, b"Pass word"));
+            }
+        }
+        assert!(users.verify("eve", b"secret") && !users.verify("nobody", b"pass word"));
     }
 
     /// A name whose salt changes would be known to have no user.

@@ -23,7 +23,7 @@ use crate::config::{ActionName, Protocol};
 use crate::context::{Closed, Context};
 use crate::door::{Early, TooManyConnections};
 use crate::identity::{Identity, Outcome, Refusal};
-use crate::judge::{Claim, Verdict, check_ban, finish, is_banned, is_unproved, judge};
+use crate::judge::{Claim, Verdict, check_ban, finish, is_banned, is_unproved, judge, loggable};
 use crate::metrics::LoginFailure;
 use crate::session;
 
@@ -33,22 +33,21 @@ use crate::session;
 /// Why that cannot be looked at.
 pub(super) fn claim_of<'a>(connect: &Connect<'a>) -> Result<Claim<'a>, &'static str> {
     let properties = &connect.properties;
-    Ok(
-        match (
-            properties.authentication_method(),
-            connect.user_name,
-            connect.password,
-        ) {
-            (None, None, None) => Claim::Nothing,
-            (None, Some(user), password) => Claim::Password(user, password.unwrap_or_default()),
-            (None, None, Some(password)) => Claim::Password("", password),
-            (Some(method), _, None) => {
-                Claim::Exchange(method, properties.authentication_data().unwrap_or_default())
-            }
-            // Each proof that is shown must hold, and one that nobody looks at would not.
-            (Some(_), _, Some(_)) => return Err("a password beside an authentication method"),
-        },
-    )
+    // An empty password proves nothing, so it is none beside a method.
+    let method = properties.authentication_method();
+    let password = connect
+        .password
+        .filter(|it| method.is_none() || !it.is_empty());
+    Ok(match (method, connect.user_name, password) {
+        (None, None, None) => Claim::Nothing,
+        (None, Some(user), password) => Claim::Password(user, password.unwrap_or_default()),
+        (None, None, Some(password)) => Claim::Password("", password),
+        (Some(method), _, None) => {
+            Claim::Exchange(method, properties.authentication_data().unwrap_or_default())
+        }
+        // Each proof that is shown must hold, and one that nobody looks at would not.
+        (Some(_), _, Some(_)) => return Err("a password beside an authentication method"),
+    })
 }
 
 impl Door {
@@ -71,30 +70,27 @@ impl Door {
             Ok(claim) => claim,
             Err(detail) => return self.refuse(cx, client, ReasonCode::NotAuthorized, detail),
         };
+        let user_name = connect.user_name.filter(|name| !name.is_empty());
         match judge(cx, client.id, 0, claim) {
             Verdict::Known(identity)
                 if matches!(claim, Claim::Exchange(..))
-                    && connect.user_name.is_some()
-                    && connect.user_name != identity.user() =>
+                    && user_name.is_some()
+                    && user_name != identity.user() =>
             {
-                self.refuse_claim(cx, client, connect.user_name, Refusal::Disagreement);
+                self.refuse_claim(cx, client, user_name, Refusal::Disagreement);
             }
             Verdict::Known(identity) => self.admit(cx, client, admission, identity),
             // The token's user is not known yet, so the user name cannot be compared with it.
-            Verdict::Pending(_)
-                if matches!(claim, Claim::Exchange(..)) && connect.user_name.is_some() =>
-            {
-                self.refuse_claim(cx, client, connect.user_name, Refusal::Disagreement);
+            Verdict::Pending(_) if matches!(claim, Claim::Exchange(..)) && user_name.is_some() => {
+                self.refuse_claim(cx, client, user_name, Refusal::Disagreement);
             }
             Verdict::Pending(pending) => {
                 client.state = State::Password(Box::new((admission, pending)));
             }
             Verdict::Challenge(exchange, _)
-                if connect
-                    .user_name
-                    .is_some_and(|user| user != exchange.user()) =>
+                if user_name.is_some_and(|user| user != exchange.user()) =>
             {
-                self.refuse_claim(cx, client, connect.user_name, Refusal::Disagreement);
+                self.refuse_claim(cx, client, user_name, Refusal::Disagreement);
             }
             Verdict::Challenge(exchange, challenge) => {
                 client.state = State::Exchange(Box::new((admission, *exchange)));
@@ -105,7 +101,11 @@ impl Door {
                 );
             }
             Verdict::Refused(refusal) => {
-                self.refuse_claim(cx, client, connect.user_name, refusal);
+                let name = match claim {
+                    Claim::Exchange(..) => user_name,
+                    _ => loggable(cx.policy, claim),
+                };
+                self.refuse_claim(cx, client, name, refusal);
             }
         }
     }

@@ -58,6 +58,10 @@ struct Explain {
     #[arg(short, long)]
     transport: Option<Transport>,
 
+    /// Name of the listener by which the client speaks
+    #[arg(short, long, value_name = "NAME")]
+    listener: Option<String>,
+
     /// Quality of service of the message that is published
     #[arg(short, long, value_parser = clap::value_parser!(u8).range(..=2))]
     qos: Option<u8>,
@@ -155,12 +159,18 @@ fn explain(args: &Explain) -> Result<(String, bool), String> {
         group.users.extend(args.user.clone());
     }
     check_topic(args.action.into(), &args.topic)?;
+    let rules = Rules::new(&authorization, &config.listeners);
+    let place = |name: &String| {
+        let place = rules.listener(name);
+        place.ok_or_else(|| format!("no listener has the name `{name}`"))
+    };
     let subject = Subject {
         user: args.user.as_deref(),
         client: &args.client,
         origin: Origin {
             address: args.address.map(|address| address.to_canonical()),
             transport: args.transport.map(Into::into),
+            listener: args.listener.as_ref().map(place).transpose()?,
         },
         standing: None,
     };
@@ -169,7 +179,6 @@ fn explain(args: &Explain) -> Result<(String, bool), String> {
         retain: args.retain,
         early_data: args.early_data,
     };
-    let rules = Rules::new(&authorization);
     let decision = rules.explain(subject, args.action.into(), &args.topic, kind);
     let places = Places::of(path, &config);
     let mut text = places.text(args, &decision, &authorization);
@@ -182,6 +191,10 @@ fn explain(args: &Explain) -> Result<(String, bool), String> {
         (
             "--transport",
             args.transport.is_none() && asks(&authorization, |rule| !rule.transports.is_empty()),
+        ),
+        (
+            "--listener",
+            args.listener.is_none() && asks(&authorization, |rule| !rule.listeners.is_empty()),
         ),
         (
             "--qos",
@@ -221,7 +234,7 @@ fn without_password(args: &Explain, config: &Config) -> Option<String> {
     let user = args.user.as_deref()?;
     let file = config.authentication.password_file.as_deref()?;
     let text = fs::read_to_string(file).ok()?;
-    let known = PasswordFile::parse(&text).ok()?.get(user).is_some();
+    let known = PasswordFile::parse(&text).ok()?.has(user);
     let file = file.display();
     (!known).then(|| {
         format!(

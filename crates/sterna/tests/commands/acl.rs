@@ -166,3 +166,31 @@ fn a_user_without_a_password_is_noted() {
     // Without a file there is nothing to compare with.
     assert!(!explained("anne", "").contains("no password"));
 }
+
+#[test]
+fn a_listener_is_named_where_rules_ask_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sterna.toml");
+    let text = "[authorization]\ndefault_allow = false\n\
+                [[listener]]\nurl = 'mqtt://localhost:1'\nname = 'plant'\n\
+                [[listener]]\nurl = 'mqtt://localhost:2'\nname = 'web'\n\
+                [[authorization.rule]]\nlisteners = ['plant']\ntopics = ['#']\n";
+    std::fs::write(&path, text).unwrap();
+    for (arguments, expected, said) in [
+        ("--listener plant publish a", 0, "listeners = [\"plant\"]"),
+        ("--listener web publish a", 2, "no rule matches"),
+        ("publish a", 0, "it also depends on --listener"),
+        (
+            "--listener nowhere publish a",
+            1,
+            "no listener has the name `nowhere`",
+        ),
+    ] {
+        let mut command = sterna();
+        command.args(["acl", "explain", "--config"]).arg(&path);
+        let output = command.args(arguments.split(' ')).output().unwrap();
+        let told = format!("{}{}", stdout(&output), stderr(&output));
+        assert_eq!(code(&output), expected, "{arguments}: {told}");
+        assert!(told.contains(said), "{arguments}: {told}");
+    }
+}

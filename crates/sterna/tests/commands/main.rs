@@ -11,6 +11,7 @@ mod clock;
 mod config;
 mod first_connection;
 mod http;
+mod import;
 mod insight;
 mod outages;
 mod process;

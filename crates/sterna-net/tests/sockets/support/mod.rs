@@ -344,6 +344,7 @@ impl Setup {
                 address: loopback(),
                 transport,
                 balancers: None,
+                connections: usize::MAX,
             }],
         }
     }

@@ -367,7 +367,7 @@ impl Api {
             Verdict::Wait => Admitted::Later(Until::Verdict),
             Verdict::Refused(refusal, trouble) => {
                 let failure = LoginFailure::Claim(refusal);
-                let user = claimed_user(head);
+                let user = claimed_user(cx.policy, head);
                 let login = Login::of(cx, peer.connection, Protocol::Http).by(user.as_deref());
                 login.refused(failure, trouble.detail());
                 return Err(trouble);

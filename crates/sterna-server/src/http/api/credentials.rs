@@ -114,14 +114,14 @@ fn parts(decoded: &[u8]) -> Option<(&str, &[u8])> {
 }
 
 /// The user that a request says to be from, for the log of refusals.
-pub(crate) fn claimed_user(head: &Head) -> Option<String> {
+pub(crate) fn claimed_user(policy: &Policy, head: &Head) -> Option<String> {
     let text = std::str::from_utf8(head.field("authorization")?).ok()?;
     let (scheme, value) = text.trim().split_once(' ')?;
     let decoded = (scheme.eq_ignore_ascii_case("basic"))
         .then(|| STANDARD.decode(value.trim_start()).ok())
         .flatten()?;
-    let (user, _) = parts(&decoded)?;
-    (!user.is_empty()).then(|| user.to_owned())
+    let (user, password) = parts(&decoded)?;
+    judge::loggable(policy, Claim::Password(user, password)).map(str::to_owned)
 }
 
 /// Whether a request waits until its client has shown that it is at its address: see [`judge::waits_for_proof`].

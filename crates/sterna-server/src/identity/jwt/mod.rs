@@ -145,6 +145,11 @@ impl Issuer {
         })
     }
 
+    /// Whether a token is accepted as a user name without a password.
+    pub(crate) fn takes_token_as_name(&self) -> bool {
+        self.config.token_as_user_name && self.is_configured()
+    }
+
     /// Asks the URL of the keys and waits for the answer. The value is the same issuer with these keys, or `None`
     /// without a URL.
     ///

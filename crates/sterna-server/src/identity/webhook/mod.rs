@@ -228,6 +228,7 @@ impl Webhook {
             Credentials::Password(user, _) => Some(user.to_owned()),
             Credentials::Token(_) => None,
         };
+        let is_bound = !matches!(login.credentials, Credentials::Password(_, b""));
         let (now_ms, digest) = (login.now_ms, self.digest(login));
         let times = (self.config.allow_s, self.config.deny_s);
         let verdicts = Arc::clone(&self.verdicts);
@@ -245,7 +246,7 @@ impl Webhook {
             login.address,
             question,
             heard,
-            move |answer, url| wire::read_login(answer, user.as_deref(), now_ms, url),
+            move |answer, url| wire::read_login(answer, user.as_deref(), is_bound, now_ms, url),
         )
     }
 

@@ -112,6 +112,8 @@ impl Login<'_> {
             Credentials::Password(user, password) => {
                 question.user = Some(user);
                 match std::str::from_utf8(password) {
+                    // A service that binds to a directory with an empty one would let everybody in (RFC 4513, 5.1.2).
+                    Ok("") => {}
                     Ok(password) => question.password = Some(password),
                     Err(_) => question.password_base64 = Some(STANDARD.encode(password)),
                 }
@@ -136,14 +138,15 @@ impl Access {
     }
 }
 
-/// Reads an answer about a login: who it is, or `None` where it is refused. `asked` is the user that the
-/// client says it is, if it says so.
+/// Reads an answer about a login: who it is, or `None` where it is refused. `asked` is the user name that the
+/// client gives, if it gives one. An answer is about that user where it `is_bound`: a name alone may be a token.
 ///
 /// # Errors
 /// The fault of the answer, which then counts for nothing.
 pub(super) fn read_login(
     answer: &str,
     asked: Option<&str>,
+    is_bound: bool,
     now_ms: u64,
     url: &Arc<str>,
 ) -> Result<Option<Identity>, String> {
@@ -152,7 +155,7 @@ pub(super) fn read_login(
         return Ok(None);
     }
     let user = match (answer.user.as_deref(), asked) {
-        (Some(user), Some(asked)) if user != asked => {
+        (Some(user), Some(asked)) if is_bound && user != asked => {
             return Err("it names another user than the one that was asked about".to_owned());
         }
         (Some(user), _) | (None, Some(user)) => user,
@@ -225,7 +228,7 @@ mod tests {
             ("", Some("ann"), Err("")),
             (&long, Some("ann"), Err("64 client")),
         ] {
-            match (read_login(answer, asked, 0, &url), expected) {
+            match (read_login(answer, asked, true, 0, &url), expected) {
                 (Ok(found), Ok(expected)) => {
                     let user = found.as_ref().and_then(Identity::user);
                     assert_eq!(user, expected, "{answer}");
@@ -235,7 +238,12 @@ mod tests {
             }
         }
         let ends = r#"{"result":"allow","expires_in_s":7}"#;
-        let found = read_login(ends, Some("ann"), 1000, &url).unwrap().unwrap();
+        let named = r#"{"result":"allow","user":"ann"}"#;
+        let found = read_login(named, Some("a-token"), false, 0, &url).unwrap();
+        assert_eq!(found.unwrap().user(), Some("ann"));
+        let found = read_login(ends, Some("ann"), true, 1000, &url)
+            .unwrap()
+            .unwrap();
         assert_eq!(found.until_ms(), Some(8000));
         assert_eq!(read_access(r#"{"result":"allow"}"#), Ok(true));
         assert_eq!(read_access(r#"{"result":"deny"}"#), Ok(false));
@@ -261,6 +269,8 @@ mod tests {
         );
         let bytes = text(Credentials::Password("ann", b"\xff"));
         assert!(bytes.contains(r#""password_base64":"/w==""#), "{bytes}");
+        let alone = text(Credentials::Password("a-token", b""));
+        assert!(!alone.contains("password"), "{alone}");
         assert!(login(Credentials::Token(b"\xff")).question().is_none());
     }
 }

@@ -145,6 +145,7 @@ fn rules_are_listed_and_explained_as_they_decide() {
         "?action=publish&topic=a&retain=yes",
         "?action=publish&topic=a&address=here",
         "?action=publish&topic=a&transport=pigeon",
+        "?action=publish&topic=a&listener=nowhere",
         "?action=publish&topic=a&groups=plant",
     ] {
         let told = world.get(&format!("/admin/v1/rules/explain{query}"));

@@ -133,7 +133,10 @@ impl Hook {
 pub fn knows(question: &Value) -> Reply {
     let text = |name: &str| question[name].as_str().unwrap_or_default();
     let user = match (text("user"), text("password"), text("token")) {
-        ("device", "device-pass", "") | ("", "", "device-token") => "device",
+        // The last one has its token as the user name.
+        ("device", "device-pass", "")
+        | ("", "", "device-token")
+        | ("device-name-token", "", "") => "device",
         // One of the file, whose password is another there.
         ("ann", "hook-pass", "") => "ann",
         _ => return Reply::Json(json!({"result": "deny"})),
@@ -166,6 +169,11 @@ fn every_door_asks_about_whom_no_file_knows() {
         (Shown::Password("device", "device-pass"), Some("device")),
         (Shown::Password("device", "wrong"), None),
         (Shown::Password("device", ""), None),
+        (Shown::Name("device-name-token"), Some("device")),
+        (Shown::Password("device-name-token", ""), Some("device")),
+        (Shown::Password("", "device-token"), Some("device")),
+        (Shown::Name("eve-name-token"), None),
+        (Shown::Password("ann-token", ""), None),
         // The file decides about its own.
         (Shown::Password("ann", "ann-pass"), Some("ann")),
         (Shown::Password("ann", "hook-pass"), None),
@@ -181,7 +189,7 @@ fn every_door_asks_about_whom_no_file_knows() {
         for badge in [None, Some("device"), Some("bob")] {
             let der = badge.map(|name| certificate(Some(name), 2020..2030));
             // An empty password claims nothing but the name.
-            let by_name = matches!(shown, Shown::Password(_, "")) && badge == Some("device");
+            let by_name = shown == Shown::Password("device", "") && badge == Some("device");
             let expected = user.or_else(|| by_name.then_some("device"));
             let expected = expected.filter(|user| badge.is_none_or(|badge| badge == *user));
             for door in DOORS {

@@ -184,3 +184,32 @@ fn a_name_makes_no_line_in_the_log() {
         assert!(!line.contains('\u{1b}'), "{line}");
     }
 }
+
+/// A token that has come as a user name is a secret.
+#[test]
+fn a_token_in_the_place_of_a_name_is_not_logged() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::DEBUG)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let (_directory, config) = with_users(&["ann"]);
+    let token = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbm4ifQ.c2VjcmV0";
+    tracing::subscriber::with_default(subscriber, || {
+        let mut broker = Broker::with(&config, 1);
+        for (door, shown) in [
+            (Door::Mqtt311, Shown::Name(token)),
+            (Door::Mqtt5, Shown::Password(token, "")),
+            (Door::Amqp(Quiet::NoLayer), Shown::Password(token, "")),
+            (Door::Http, Shown::Password(token, "")),
+        ] {
+            let entered = enter(&mut broker, door, TransportKind::Tcp, None, shown, "c");
+            assert!(entered.is_none(), "{door:?}");
+        }
+    });
+    let text = lines.text();
+    assert!(text.lines().count() >= 4, "{text}");
+    assert!(!text.contains(token), "{text}");
+}

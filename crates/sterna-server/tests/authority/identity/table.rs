@@ -50,8 +50,10 @@ impl Badge {
     }
 }
 
-pub const SHOWN: [Shown; 17] = [
+pub const SHOWN: [Shown; 19] = [
     Shown::Nothing,
+    Shown::Password("", ""),
+    Shown::Password("", "x"),
     Shown::Name("ann"),
     Shown::Name("device"),
     Shown::Password("ann", "ann-pass"),
@@ -80,8 +82,12 @@ fn expected(badge: Badge, shown: Shown, names: bool, anonymous: bool) -> Option<
     };
     let has_badge = badge != Badge::Nothing;
     let claimed = match shown {
-        Shown::Nothing if has_badge && names && holder.is_none() => return None,
-        Shown::Nothing if has_badge || anonymous => return Some(holder.unwrap_or("nobody")),
+        Shown::Nothing | Shown::Password("", "") if has_badge && names && holder.is_none() => {
+            return None;
+        }
+        Shown::Nothing | Shown::Password("", "") if has_badge || anonymous => {
+            return Some(holder.unwrap_or("nobody"));
+        }
         Shown::Name(user) | Shown::Password(user, "") => {
             return holder.filter(|name| *name == user);
         }

@@ -308,7 +308,14 @@ fn tokens(issuer: &Issuer) -> Vec<(&'static str, &'static str, Option<&'static s
 
 #[test]
 fn every_door_gives_the_same_verdict_on_tokens() {
+    for takes_names in [false, true] {
+        verdicts_on_tokens(takes_names);
+    }
+}
+
+fn verdicts_on_tokens(takes_names: bool) {
     let (_directory, issuer, config) = issued(|config| {
+        config.authentication.jwt.token_as_user_name = takes_names;
         config.tls.certificate_as_username = true;
         // Each wrong attempt of the table is to be looked at.
         config.guessing.free_failures = 0;
@@ -323,16 +330,16 @@ fn every_door_gives_the_same_verdict_on_tokens() {
                 (Shown::Signed("", token), None),
                 (Shown::Signed("ann", token), Some("ann")),
                 (Shown::Bearer(token), None),
+                (Shown::Name(token), None),
+                (Shown::Password(token, ""), None),
             ] {
+                let is_name = matches!(shown, Shown::Name(_) | Shown::Password(..));
                 let agrees = |name: Option<&str>| name.is_none() || name == user;
                 let expected = user.filter(|_| agrees(named) && agrees(badge));
+                let expected = expected.filter(|_| takes_names || !is_name);
                 for door in DOORS {
                     for transport in TRANSPORTS {
                         if !takes(door, shown) || !carries(door, transport, der.is_some()) {
-                            continue;
-                        }
-                        // A user name of SASL PLAIN is one.
-                        if matches!((door, shown), (Door::Amqp(_), Shown::Signed("", _))) {
                             continue;
                         }
                         let name = format!("c{verdicts}");

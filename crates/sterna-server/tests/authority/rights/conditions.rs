@@ -186,6 +186,77 @@ fn a_message_of_amqp_is_asked_about_by_itself() {
     );
 }
 
+const DOORS: &str = "[[listener]]\nurl = 'mqtt://localhost:1'\nname = 'front'\n[[listener]]\nurl = 'mqtt://localhost:2'\nname = 'back'\n";
+
+/// A listener never gets the rights of another one, also not for what waits for a client that is away.
+#[test]
+fn each_listener_has_its_own_rights_in_every_protocol() {
+    let rules = [
+        "topics = ['#']\nlisteners = ['front']",
+        "topics = ['web/#']\nlisteners = ['back']",
+    ];
+    let text = format!(
+        "[authorization]\ndefault_allow = false\n{}",
+        rules.map(rule).concat()
+    );
+    let config = config::parse("x", &format!("{text}{DOORS}")).expect("a configuration");
+    config.check().expect("a configuration without faults");
+    let mut broker = Broker::with(&config, 2);
+    let front = client(&mut broker, INSIDE, TransportKind::Tcp, "front");
+    broker.listener = 1;
+    let back = client(&mut broker, INSIDE, TransportKind::Tcp, "back");
+    for (peer, topic, is_allowed) in [
+        (front, "valve", true),
+        (front, "web/a", true),
+        (back, "valve", false),
+        (back, "web/a", true),
+    ] {
+        broker.packet(
+            peer,
+            V5,
+            &Packet::Publish(publish(topic, "x", QoS::AtLeastOnce)),
+        );
+        let told = broker.told(peer, V5).join(" ");
+        assert_eq!(!told.contains("Not"), is_allowed, "{topic}: {told}");
+    }
+    for (listener, texts) in [(0, &["1"][..]), (1, &[])] {
+        broker.listener = listener;
+        let mut amqp = AmqpClient::start(&mut broker, Start::new(&format!("c{listener}")).on(1));
+        let session = amqp.begin(&mut broker);
+        amqp.receiver(&mut broker, session, "r", Source::new("valve"), 9);
+        say(&mut broker, front, "valve", "1");
+        amqp.turn(&mut broker);
+        assert_eq!(amqp.texts(), texts, "AMQP on listener {listener}");
+    }
+    // Over connections, and shards.
+    for comes_to in [0, 1] {
+        let lasting = |broker: &mut Broker, shard: usize, listener: u16| {
+            let expiry = sterna_mqtt::Property::SessionExpiryInterval(600);
+            let properties = crate::fixture::block(&[expiry]);
+            let connect = Connect {
+                clean_start: false,
+                properties: properties.properties(),
+                ..plain(V5, "roams")
+            };
+            broker.listener = listener;
+            let peer = broker.open_on(shard, TransportKind::Tcp, Vec::new());
+            broker.packet(peer, V5, &Packet::Connect(connect));
+            peer
+        };
+        let peer = lasting(&mut broker, 0, 0);
+        broker.told(peer, V5);
+        broker.subscribe(peer, V5, "valve", QoS::AtLeastOnce);
+        broker.cut(peer);
+        broker.publish(front, V5, "valve", "waits", QoS::AtLeastOnce);
+        let peer = lasting(&mut broker, comes_to, 1);
+        let told = broker.told(peer, V5);
+        assert_eq!(told, ["CONNACK Success present"], "on shard {comes_to}");
+        broker.publish(front, V5, "valve", "again", QoS::AtLeastOnce);
+        assert!(broker.told(peer, V5).is_empty());
+        broker.cut(peer);
+    }
+}
+
 /// The right to a subscription is the one of the place where its client is now.
 #[test]
 fn who_moves_or_comes_back_from_elsewhere_is_judged_again() {
@@ -337,6 +408,7 @@ fn conditions_that_cannot_be_are_faults() {
     for (text, names) in [
         ("topics = ['a']\nqos = [3]\nactions = ['publish']", "qos"),
         ("topics = ['a']\nretain = true", "actions"),
+        ("topics = ['a']\nlisteners = ['b']", "`b`"),
         (
             "topics = ['a']\nearly_data = true\nactions = ['subscribe']",
             "actions",
@@ -355,12 +427,13 @@ fn conditions_that_cannot_be_are_faults() {
         assert!(config::parse("x", &text).is_err(), "{text}");
     }
     // A rule for some is not one that closes the broker.
-    let open = "[[listener]]\nurl = 'mqtts://*:1'\n[authentication]\nallow_anonymous_beyond_loopback = true\n\
+    let open = "[[listener]]\nurl = 'mqtts://*:1'\nname = 'a'\n[authentication]\nallow_anonymous_beyond_loopback = true\n\
                 [tls]\nallow_development_certificate_beyond_loopback = true\n";
     for (condition, is_closed) in [
         ("", true),
         ("addresses = ['10.0.0.0/8']", false),
         ("transports = ['tcp']", false),
+        ("listeners = ['a']", false),
         ("admin = false", false),
     ] {
         let rule = rule(&format!("effect = 'deny'\ntopics = ['#']\n{condition}"));
@@ -384,7 +457,7 @@ fn what_is_not_known_suits_the_client() {
         .map(rule)
         .concat(),
     );
-    let rules = authorization::Rules::new(&config.authorization);
+    let rules = authorization::Rules::new(&config.authorization, &config.listeners);
     let decide = |origin| {
         let subject = authorization::Subject {
             user: None,
@@ -397,6 +470,7 @@ fn what_is_not_known_suits_the_client() {
     let origin = |address: [u8; 4], transport| authorization::Origin {
         address: Some(address.into()),
         transport: Some(transport),
+        listener: None,
     };
     let asking = config::parse(
         "x",
@@ -409,7 +483,7 @@ fn what_is_not_known_suits_the_client() {
         .concat(),
     )
     .expect("rules");
-    let asking = authorization::Rules::new(&asking.authorization);
+    let asking = authorization::Rules::new(&asking.authorization, &asking.listeners);
     for (origin, topic, is_allowed) in [
         (authorization::Origin::UNKNOWN, "b", true),
         (origin(OUTSIDE, config::TransportName::Tls), "b", true),

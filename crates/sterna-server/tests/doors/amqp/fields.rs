@@ -4,6 +4,7 @@
 
 use sterna_amqp::connection::{LinkId, SessionId};
 use sterna_amqp::link::AttachOptions;
+use sterna_amqp::messaging::capability::DELAYED_DELIVERY;
 use sterna_amqp::messaging::{
     DeliveryState, DistributionMode, LifetimePolicy, Outcome, Source, Target, TargetArchetype,
     TerminusDurability, TerminusExpiryPolicy, capability,
@@ -255,7 +256,23 @@ fn each_field_of_an_attach_acts_or_is_left_out() {
             let sent = client.engine.transfer(link, &transfer, &[&[0; 200]], false, &mut client.out);
             assert!(sent.is_err(), "the client keeps to it");
         },
-        offered_capabilities => || left_out(|attach| attach.offered_capabilities.is_empty()),
+        offered_capabilities => || {
+            left_out(|attach| attach.offered_capabilities.is_empty());
+            // A topic delivers at once. The anonymous node has both.
+            for (seconds, target, offers) in [
+                (60, Target::new("queue/q"), true),
+                (60, Target::default(), true),
+                (60, Target::new("a"), false),
+                (0, Target::new("queue/q"), false),
+            ] {
+                let mut config = Config::default();
+                config.amqp.queue_maximum_delay_s = seconds;
+                let mut one = One::with(&config);
+                let link = one.target("s", target);
+                let is_offered = |attach: &Attach<'_>| attach.offered_capabilities.contains(DELAYED_DELIVERY);
+                assert_eq!(one.answer(link, is_offered), offers);
+            }
+        },
         desired_capabilities => || left_out(|attach| attach.desired_capabilities.is_empty()),
         properties => || left_out(|attach| attach.properties.is_none()),
     });

@@ -37,6 +37,9 @@ pub(super) struct Explain {
     /// Transport of the client
     #[arg(long)]
     transport: Option<Transport>,
+    /// Name of the listener by which the client speaks
+    #[arg(long, value_name = "NAME")]
+    listener: Option<String>,
     /// Quality of service of the message that is published
     #[arg(long, value_parser = clap::value_parser!(u8).range(..=2))]
     qos: Option<u8>,
@@ -103,6 +106,7 @@ pub(super) async fn act(admin: &Admin, action: &Rules) -> Result<Shown, Failure>
                     explain.address.map(|address| address.to_string()),
                 ),
                 ("transport", explain.transport.and_then(Transport::name)),
+                ("listener", explain.listener.clone()),
                 ("qos", explain.qos.map(|qos| qos.to_string())),
                 ("retain", explain.retain.map(|retain| retain.to_string())),
                 (

@@ -26,8 +26,34 @@ struct Entry {
 
 /// Reads the list that a line names, as rules in the order in which they decide. In Mosquitto a client's own topics
 /// come before patterns, and denials before permissions.
-pub(super) fn rules(named_by: &Line, report: &mut Report) -> Result<Vec<Rule>, String> {
+///
+/// `is_for_named`: clients without a user name get nothing. `has_users`: clients can show that they are a user.
+///
+/// # Errors
+/// The list cannot be read.
+pub(super) fn rules(
+    named_by: &Line,
+    is_for_named: bool,
+    has_users: bool,
+    report: &mut Report,
+) -> Result<Vec<Rule>, String> {
     let entries = entries(&source::lines(&named_by.path())?, report);
+    if entries
+        .iter()
+        .any(|it| it.effect == Effect::Deny || it.topic != "#")
+    {
+        report.less(
+            named_by,
+            "a subscription that is wider than what is allowed is refused; Mosquitto takes it, and delivers a part",
+        );
+    }
+    let is_of_user = |it: &Entry| matches!(it.subject, Subject::User(_)) || it.topic.contains("%u");
+    if !has_users && entries.iter().any(is_of_user) {
+        report.less(
+            named_by,
+            "without a password file Mosquitto believes any user name; here nobody has one, and such rules fit nobody",
+        );
+    }
     let mut rules = Vec::new();
     let mut users: Vec<&Subject> = Vec::new();
     for entry in &entries {
@@ -38,8 +64,13 @@ pub(super) fn rules(named_by: &Line, report: &mut Report) -> Result<Vec<Rule>, S
     for user in users {
         add(&entries, user, &mut rules);
     }
+    let begin = rules.len();
     add(&entries, &Subject::Every, &mut rules);
-    if entries
+    if is_for_named {
+        for rule in &mut rules[begin..] {
+            rule.users = vec!["*".to_owned()];
+        }
+    } else if entries
         .iter()
         .any(|entry| entry.subject == Subject::Nameless)
     {
@@ -67,7 +98,7 @@ fn entries(lines: &[Line], report: &mut Report) -> Vec<Entry> {
             "topic" => subject.clone(),
             "pattern" => Subject::Every,
             _ => {
-                report.missing(line, "no entry of an access control list");
+                report.less(line, "no entry of an access control list");
                 continue;
             }
         };
@@ -81,10 +112,30 @@ fn entries(lines: &[Line], report: &mut Report) -> Vec<Entry> {
             Some(("deny", topic)) => (Effect::Deny, Vec::new(), topic),
             _ => (Effect::Allow, both, line.value.as_str()),
         };
-        let topic = topic.trim().to_owned();
+        let mut topic = topic.trim().to_owned();
         if let Err(why) = check_topic(ActionName::Subscribe, &topic) {
-            report.missing(line, &why);
+            report.less(line, &why);
+            if effect == Effect::Allow {
+                continue;
+            }
+            // Nobody knows what was meant.
+            "#".clone_into(&mut topic);
+        }
+        // It would be every user in a rule.
+        if subject == Subject::User("*".to_owned()) && effect == Effect::Allow {
+            report.less(line, "a user cannot have the name `*` in rules");
             continue;
+        }
+        // Mosquitto fills in names in patterns only, and here they are filled in everywhere.
+        if line.key == "topic" && (topic.contains("%u") || topic.contains("%c")) {
+            report.less(
+                line,
+                "%u and %c mean themselves there, and cannot be said here",
+            );
+            if effect == Effect::Allow {
+                continue;
+            }
+            topic = widened(&topic);
         }
         if topic.contains("%c") {
             report.note(
@@ -100,6 +151,18 @@ fn entries(lines: &[Line], report: &mut Report) -> Vec<Entry> {
         });
     }
     entries
+}
+
+/// The topic with any text in the levels that have a name to fill in.
+fn widened(topic: &str) -> String {
+    let levels = topic.split('/').map(|level| {
+        if level.contains("%u") || level.contains("%c") {
+            "+"
+        } else {
+            level
+        }
+    });
+    levels.collect::<Vec<_>>().join("/")
 }
 
 /// Adds the rules of a subject: one for all entries that differ in their topics only.

@@ -1,8 +1,11 @@
 //! `sterna config import`: a configuration of Mosquitto as one of this broker, and what cannot be one.
 
+mod access;
 mod acl;
+mod keys;
 mod listener;
 mod output;
+mod passwords;
 mod source;
 mod translation;
 
@@ -20,10 +23,11 @@ use translation::Translation;
 
 /// Translate a configuration of Mosquitto (mosquitto.conf).
 ///
-/// Listeners, certificates, users, access rules, persistence and limits are translated. All else is listed on standard
-/// error, with file and line. Passwords cannot be translated: the names of the users are written into a file
-/// `passwords` beside the result, as comments, for `sterna passwd`. No file is replaced. Exit code 0: all is
-/// translated; 1: the result is written, and something is missing in it; 2: nothing is written.
+/// Listeners, certificates, users with their passwords, access rules, persistence and limits are translated. All else
+/// is listed on standard error, with file and line. Nobody gets more rights than before: what restricts clients and
+/// cannot be translated takes rights away, or leaves its listener out. Users are written into a file `passwords` beside
+/// the result. No file is replaced. Exit code 0: all is translated, and nobody's rights differ; 1: something is missing
+/// that gives and takes no right; 3: clients have fewer rights than before; 2: nothing is written.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     /// Mosquitto's configuration
@@ -35,11 +39,19 @@ pub(crate) struct Args {
     output: PathBuf,
 }
 
+/// Exit code: the result is written, and something is missing that gives and takes no right.
+const INCOMPLETE: u8 = 1;
+/// Exit code: nothing is written.
+const NOTHING: u8 = 2;
+/// Exit code: the result is written, and clients have fewer rights than before.
+const LESS: u8 = 3;
+
 /// The importer's messages to its user.
 #[derive(Debug, Default)]
 struct Report {
     notes: Vec<String>,
     missing: Vec<String>,
+    less: Vec<String>,
 }
 
 impl Report {
@@ -48,7 +60,12 @@ impl Report {
         self.notes.push(format!("{line}: {}: {text}", line.key));
     }
 
-    /// The line is not translated.
+    /// The line is not translated as it is: clients may do less than before.
+    fn less(&mut self, line: &Line, why: &str) {
+        self.less.push(format!("{line}: {}: {why}", line.key));
+    }
+
+    /// The line is not translated, and nobody's rights depend on it.
     fn missing(&mut self, line: &Line, why: &str) {
         self.missing.push(format!("{line}: {}: {why}", line.key));
     }
@@ -57,18 +74,18 @@ impl Report {
 /// Translates.
 pub(crate) fn run(args: &Args) -> ExitCode {
     match import(args) {
-        Ok(is_complete) => ExitCode::from(u8::from(!is_complete)),
+        Ok(code) => ExitCode::from(code),
         Err(problem) => {
             eprintln!("sterna config import: {problem}");
-            ExitCode::from(2)
+            ExitCode::from(NOTHING)
         }
     }
 }
 
-fn import(args: &Args) -> Result<bool, String> {
+fn import(args: &Args) -> Result<u8, String> {
     let lines = source::read(&args.file)?;
     let mut report = Report::default();
-    let mut translation = Translation::default();
+    let mut translation = Translation::of(&lines);
     for line in &lines {
         translation.take(line, &mut report);
     }
@@ -91,7 +108,17 @@ fn import(args: &Args) -> Result<bool, String> {
     }
     tell("translated, and different here", &report.notes);
     tell("not translated", &report.missing);
-    Ok(report.missing.is_empty())
+    tell(
+        "not translated, so that clients may do less than before",
+        &report.less,
+    );
+    Ok(if !report.less.is_empty() {
+        LESS
+    } else if !report.missing.is_empty() {
+        INCOMPLETE
+    } else {
+        0
+    })
 }
 
 /// Writes a new file for its owner alone.

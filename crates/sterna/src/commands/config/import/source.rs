@@ -66,10 +66,27 @@ pub(super) fn lines(path: &Path) -> Result<Vec<Line>, String> {
 }
 
 /// Reads a configuration with what it includes.
+///
+/// # Errors
+/// A file cannot be read, or is of another form: that of another broker.
 pub(super) fn read(path: &Path) -> Result<Vec<Line>, String> {
     let mut read = Vec::new();
     read_into(path, &mut read, 0)?;
-    Ok(read)
+    let is_of_key = |letter: char| letter.is_ascii_alphanumeric() || "_.-".contains(letter);
+    let is_foreign = |line: &&Line| {
+        // Secrets and options of plugins may begin with anything.
+        let is_free = line.key.contains("_opt_") || line.key.contains("password");
+        let is_assigned = line.value.starts_with("= ") || line.value.starts_with('{');
+        !line.key.chars().all(is_of_key) || (is_assigned && !is_free)
+    };
+    match read.iter().find(is_foreign) {
+        Some(line) => Err(format!(
+            "{line}: `{} {}` has not the form of mosquitto.conf (a word, a blank, a value); files of RabbitMQ, EMQX, \
+             VerneMQ, HiveMQ and others are not translated",
+            line.key, line.value
+        )),
+        None => Ok(read),
+    }
 }
 
 fn read_into(path: &Path, read: &mut Vec<Line>, depth: usize) -> Result<(), String> {

@@ -1,47 +1,18 @@
 //! The translation of a line of Mosquitto's configuration.
 
-use std::fmt::{Display, Write as _};
-use std::fs;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use sterna_server::config::{AuditLevel, ClientIds, Config};
+use sterna_server::config::{AuditLevel, ClientIds, Config, Listener, Scheme};
 
+use super::access::{self, Access, Door};
+use super::keys::{ALWAYS_SO, LEVELS, OF_BRIDGES, OF_NO_RIGHT};
+use super::passwords::{keep_one_file, users};
 use super::source::Line;
-use super::{Report, acl, listener::Draft};
+use super::{Report, listener::Draft};
 
-/// Bytes of a PUBLISH beside its payload: the longest topic, and room for properties.
-const PACKET_OVERHEAD_BYTES: u64 = 128 << 10;
-
-/// Lines that ask for what is so here anyway.
-const ALWAYS_SO: &[(&str, &str)] = &[
-    ("allow_duplicate_messages", "false"),
-    ("allow_zero_length_clientid", "true"),
-    ("log_timestamp", "true"),
-    ("queue_qos0_messages", "false"),
-    ("set_tcp_nodelay", "true"),
-    ("upgrade_outgoing_qos", "false"),
-];
-
-/// Keys of a bridge, beside those that begin with `bridge_`, `remote_` and `local_`.
-const OF_BRIDGES: &[&str] = &[
-    "address",
-    "addresses",
-    "cleansession",
-    "clientid",
-    "idle_timeout",
-    "keepalive_interval",
-    "notification_topic",
-    "notifications",
-    "notifications_local_only",
-    "password",
-    "restart_timeout",
-    "round_robin",
-    "start_type",
-    "threshold",
-    "topic",
-    "try_private",
-    "username",
-];
+/// Smallest limit of packets that lets a client come in with a long name and a token.
+const LEAST_PACKET_BYTES: u64 = 1024;
 
 /// The configuration as far as it was read.
 #[derive(Debug)]
@@ -49,44 +20,34 @@ pub(super) struct Translation {
     config: Config,
     /// The last one is the one that lines are about.
     listeners: Vec<Draft>,
-    /// Whether users and anonymous access are of a listener.
+    /// Whether users and rules are of a listener.
     per_listener: bool,
-    password_file: Option<Line>,
-    acl_file: Option<Line>,
-    anonymous: Option<bool>,
+    /// Lines about all clients.
+    access: Access,
+    /// Connections of all listeners together.
+    maximum_connections: Option<u32>,
     /// The bridge that lines are about.
     bridge: Option<Line>,
     log_level: Option<usize>,
 }
 
-/// Levels of the log, and what Mosquitto calls them.
-const LEVELS: [(&str, &[&str]); 5] = [
-    ("off", &["none"]),
-    ("error", &["error"]),
-    ("warn", &["warning"]),
-    ("info", &["notice", "information"]),
-    (
-        "debug",
-        &["debug", "all", "subscribe", "unsubscribe", "websockets"],
-    ),
-];
-
-impl Default for Translation {
-    fn default() -> Self {
+impl Translation {
+    /// Nothing yet of these lines but whether access is that of a listener. Wherever a line says so, it holds for those
+    /// before it, too: Mosquitto wants it first.
+    pub(super) fn of(lines: &[Line]) -> Self {
+        let says_so =
+            |line: &Line| line.key == "per_listener_settings" && line.flag() != Some(false);
         Self {
             config: Config::default(),
             listeners: vec![Draft::first()],
-            per_listener: false,
-            password_file: None,
-            acl_file: None,
-            anonymous: None,
+            per_listener: lines.iter().any(says_so),
+            access: Access::default(),
+            maximum_connections: None,
             bridge: None,
             log_level: None,
         }
     }
-}
 
-impl Translation {
     /// Takes the next line.
     pub(super) fn take(&mut self, line: &Line, report: &mut Report) {
         let key = line.key.as_str();
@@ -120,35 +81,50 @@ impl Translation {
             return;
         }
         let is_about_listener = (self.listeners.last_mut()).is_some_and(|it| it.take(line, report));
-        if !is_about_listener {
-            report.missing(line, "there is nothing like it here");
+        if is_about_listener {
+            return;
+        }
+        match OF_NO_RIGHT.iter().find(|(known, _)| *known == key) {
+            Some((_, why)) => report.missing(line, why),
+            None => (self.access).close(line, "there is nothing like it here", report),
         }
     }
 
     /// Users, rules and plugins.
     fn take_identity(&mut self, line: &Line, report: &mut Report) -> bool {
+        let client_ids = &mut self.config.authentication.client_ids;
         match line.key.as_str() {
-            "per_listener_settings" => self.per_listener = line.flag().unwrap_or_default(),
-            "allow_anonymous" if self.per_listener => {
-                if let Some(listener) = self.listeners.last_mut() {
-                    listener.anonymous = line.flag();
-                }
+            "per_listener_settings" => {}
+            "clientid_prefixes" if line.value.contains("%u") => {
+                self.access
+                    .close(line, "%u is the user's name in a pattern here", report);
             }
-            "allow_anonymous" => self.anonymous = line.flag(),
-            "password_file" => keep_one(&mut self.password_file, line, report),
-            "acl_file" => keep_one(&mut self.acl_file, line, report),
-            "clientid_prefixes" => self.config.authentication.client_ids.push(ClientIds {
+            "clientid_prefixes" if client_ids.is_empty() => client_ids.push(ClientIds {
                 users: Vec::new(),
                 patterns: vec![format!("{}*", line.value)],
             }),
-            "plugin" | "global_plugin" | "plugin_load" | "auth_plugin" => report.missing(
-                line,
-                "there are no plugins: users are in files or signed tokens, [authentication]",
-            ),
-            key if key.starts_with("plugin_") || key.starts_with("auth_") => {
-                report.missing(line, "an option of a plugin");
+            // A client with its user's name as identifier has no choice that a prefix could restrict.
+            "clientid_prefixes" => {
+                report.less(line, "another line says which identifiers there are");
             }
-            _ => return false,
+            "use_username_as_clientid" if line.flag() == Some(false) => {}
+            "use_username_as_clientid" => {
+                report.less(
+                    line,
+                    "Mosquitto gives each client its user's name as identifier; here clients have to come with it, by \
+                     every listener ([[authentication.client_ids]])",
+                );
+                *client_ids = vec![ClientIds {
+                    users: vec!["*".to_owned()],
+                    patterns: vec!["%u".to_owned()],
+                }];
+            }
+            "global_plugin" => return self.access.take(line, report),
+            _ if self.per_listener => {
+                let access = self.listeners.last_mut().map(|it| &mut it.access);
+                return access.is_some_and(|it| it.take(line, report));
+            }
+            _ => return self.access.take(line, report),
         }
         true
     }
@@ -195,12 +171,12 @@ impl Translation {
             "message_size_limit" => match line.number() {
                 Some(0) => Some(()),
                 number => number.map(|number| {
-                    let bytes = number.saturating_add(PACKET_OVERHEAD_BYTES);
-                    report.note(
+                    let bytes = number.max(LEAST_PACKET_BYTES);
+                    report.less(
                         line,
                         &format!(
-                            "the limit is that of packets, mqtt.maximum_packet_bytes = {bytes}: \
-                             {PACKET_OVERHEAD_BYTES} more, for topic and properties"
+                            "the limit is that of packets, topic and properties included, \
+                             mqtt.maximum_packet_bytes = {bytes}"
                         ),
                     );
                     set_packet_bytes(config, bytes);
@@ -217,6 +193,9 @@ impl Translation {
                     Some(())
                 }),
             },
+            "global_max_clients" | "global_max_connections" => (line.number())
+                .and_then(|number| u32::try_from(number).ok())
+                .map(|number| self.maximum_connections = Some(number)),
             "retain_available" => line.flag().map(|flag| config.mqtt.retain_available = flag),
             "sys_interval" => (line.number())
                 .and_then(|number| u32::try_from(number).ok())
@@ -261,42 +240,72 @@ impl Translation {
         passwords: &Path,
         report: &mut Report,
     ) -> Result<(Config, Option<String>), String> {
-        self.finish_listeners(report);
-        let config = &mut self.config;
         if let Some(level) = self.log_level {
-            LEVELS[level].0.clone_into(&mut config.log.level);
+            LEVELS[level].0.clone_into(&mut self.config.log.level);
         }
+        let mut doors = self.doors(report);
+        let tls = &self.config.tls;
+        let by_certificate = tls.certificate_as_username;
+        let takes_certificates = tls.client_ca.is_some() && !by_certificate;
+        let usual = self.config.authentication.anonymous == Some(true);
+        let file = keep_one_file(&mut doors, by_certificate, report);
         let mut text = None;
-        if let Some(line) = &self.password_file {
-            text = Some(users(line, passwords, report)?);
-            config.authentication.password_file = Some(PathBuf::from(passwords));
+        if let Some(line) = file {
+            text = Some(users(&line, passwords, report)?);
+            self.config.authentication.password_file = Some(PathBuf::from(passwords));
         }
-        if let Some(line) = &self.acl_file {
-            config.authorization.rules = acl::rules(line, report)?;
-            config.authorization.default_allow = false;
-            report.note(
-                line,
-                "a subscription that is wider than what is allowed is refused; Mosquitto takes it, and \
-                 delivers a part",
-            );
+        for door in &mut doors {
+            // A certificate that names nobody lets its client in here, as nobody in particular.
+            let is_anonymous = door.listener.anonymous.unwrap_or(usual);
+            door.is_for_named = takes_certificates && door.encrypts() && !is_anonymous;
         }
+        let has_users = text.is_some() || by_certificate;
+        let authorization = &mut self.config.authorization;
+        access::authorize(&mut doors, has_users, authorization, report)?;
+        self.limit_connections(&mut doors, report);
+        let admin = admin_listener(&doors, usual && !has_users);
+        let listeners = doors.into_iter().map(|door| door.listener);
+        self.config.listeners = listeners.chain([admin]).collect();
         Ok((self.config, text))
     }
 
-    fn finish_listeners(&mut self, report: &mut Report) {
+    /// The listeners, each with what decides there.
+    fn doors(&mut self, report: &mut Report) -> Vec<Door> {
         let config = &mut self.config;
-        let drafts = std::mem::take(&mut self.listeners);
+        self.access.finish(report);
+        let mut drafts = std::mem::take(&mut self.listeners);
+        for draft in &mut drafts {
+            draft.access.finish(report);
+        }
         for draft in &drafts {
             draft.report_early(report);
         }
-        let is_local_only = drafts.len() == 1 && !drafts[0].exists();
+        let common = &self.access;
+        let access_of = |own: Access| {
+            if self.per_listener {
+                own.within(common)
+            } else {
+                common.clone()
+            }
+        };
+        let is_local_only = drafts.len() == 1 && drafts[0].is_usual();
         // Mosquitto admits clients without credentials where only this host reaches it, else if told so.
-        config.authentication.anonymous = Some(self.anonymous.unwrap_or(is_local_only));
+        config.authentication.anonymous = Some(
+            common
+                .anonymous
+                .unwrap_or(is_local_only && !self.per_listener),
+        );
         if is_local_only {
-            config.listeners = vec![sterna_server::config::Listener::at("mqtt://localhost:1883")];
+            let access = access_of(drafts[0].access.clone());
+            let mut listener = Listener::at("mqtt://localhost:1883");
+            listener.anonymous = self.per_listener.then(|| access.anonymous.unwrap_or(true));
+            return vec![Door {
+                listener,
+                access,
+                is_for_named: false,
+            }];
         }
         let drafts: Vec<Draft> = drafts.into_iter().filter(Draft::exists).collect();
-        set_connections(config, &drafts, report);
         // The least of all listeners holds for all.
         let mqtt = &mut config.mqtt;
         let qos = least(&drafts, |draft| draft.maximum_qos.as_ref(), report);
@@ -305,50 +314,84 @@ impl Translation {
         mqtt.topic_alias_maximum = aliases.map_or(mqtt.topic_alias_maximum, |it| {
             it.min(mqtt.topic_alias_maximum)
         });
+        let mut doors = Vec::new();
+        let mut pages = Vec::new();
         for draft in drafts {
-            if let Some((listener, origins)) = draft.finish(&mut config.tls, report) {
-                config.listeners.push(listener);
-                config.http.cors_origins.extend(origins);
+            if let Some((mut listener, origins, own)) = draft.finish(&mut config.tls, report) {
+                pages.extend(listener.url.starts_with("ws").then_some(origins));
+                let access = access_of(own);
+                if self.per_listener {
+                    listener.anonymous = listener.anonymous.or(access.anonymous);
+                }
+                doors.push(Door {
+                    listener,
+                    access,
+                    is_for_named: false,
+                });
             }
         }
-        if config.listeners.is_empty() {
-            // Without any, this broker has listeners of its own; what is left out must not be more.
-            let none = "no listener is left: the result has one on loopback";
-            report.missing.push(none.to_owned());
-            config.listeners = vec![sterna_server::config::Listener::at("mqtt://localhost:1883")];
+        config.http.cors_origins = origins(&pages, report);
+        if doors.is_empty() {
+            report
+                .less
+                .push("no listener is left: the result has none for clients".to_owned());
         }
+        doors
+    }
+
+    /// Shares the connections of all among the listeners.
+    fn limit_connections(&self, doors: &mut [Door], report: &mut Report) {
+        let Some(most) = self.maximum_connections else {
+            return;
+        };
+        let share = u32::try_from(doors.len()).map_or(most, |count| most / count.max(1));
+        for door in doors {
+            let own = &mut door.listener.maximum_connections;
+            *own = Some(own.map_or(share, |own| own.min(share)));
+        }
+        report.less.push(format!(
+            "the limit of all connections is shared by the listeners: {share} each, listener.maximum_connections"
+        ));
     }
 }
 
-/// The limits of connections: there is one for all listeners, the sum.
-fn set_connections(config: &mut Config, drafts: &[Draft], report: &mut Report) {
-    let own: Vec<_> = (drafts.iter())
-        .filter_map(|draft| draft.maximum_connections.as_ref())
-        .collect();
-    let sum = own
+/// The listener of health, metrics and the admin API, on a port that is free.
+fn admin_listener(doors: &[Door], is_open: bool) -> Listener {
+    let is_taken = |port: &u16| {
+        let end = format!(":{port}");
+        doors.iter().any(|door| door.listener.url.ends_with(&end))
+    };
+    let usual = Scheme::Admin.default_port();
+    let port = (usual..=u16::MAX)
+        .find(|port| !is_taken(port))
+        .unwrap_or(usual);
+    let mut listener = Listener::at(&format!("admin://localhost:{port}"));
+    // Clients that had to show credentials to learn anything have to here.
+    listener.anonymous = (!is_open).then_some(false);
+    listener
+}
+
+/// The origins of pages that may use all listeners for WebSocket: those that each one takes. Without a list, it takes all.
+fn origins(listeners: &[Vec<String>], report: &mut Report) -> Vec<String> {
+    let Some(shortest) = listeners
         .iter()
-        .fold(0_u32, |sum, (most, _)| sum.saturating_add(*most));
-    if own.len() < drafts.len() {
-        for (_, line) in own {
-            report.missing(
-                line,
-                "not translated: the limit is one for all listeners, network.maximum_connections, and \
-                 another listener has none",
-            );
-        }
-        return;
-    }
-    if let Some((_, line)) = own.last().filter(|_| own.len() > 1) {
-        report.note(
-            line,
-            &format!(
-                "the limit is one for all listeners, network.maximum_connections: {sum} together"
-            ),
+        .filter(|it| !it.is_empty())
+        .min_by_key(|it| it.len())
+    else {
+        return listeners
+            .first()
+            .map(|_| "*".to_owned())
+            .into_iter()
+            .collect();
+    };
+    let takes = |list: &Vec<String>, origin: &String| list.is_empty() || list.contains(origin);
+    let all = |origin: &&String| listeners.iter().all(|list| takes(list, origin));
+    if listeners.iter().any(|list| list != shortest) {
+        report.less.push(
+            "websockets_origin: http.cors_origins is one list for all listeners, of what each one takes".to_owned(),
         );
     }
-    if sum > 0 {
-        config.network.maximum_connections = sum;
-    }
+    shortest.iter().filter(all).cloned().collect()
 }
 
 /// The least limit of all listeners, and a note where others have more.
@@ -362,19 +405,9 @@ fn least<T: Ord + Copy + Display>(
         .iter()
         .any(|draft| of(draft).is_none_or(|(own, _)| own > least))
     {
-        report.note(line, &format!("holds for all listeners: {least}"));
+        report.less(line, &format!("holds for all listeners: {least}"));
     }
     Some(*least)
-}
-
-fn keep_one(place: &mut Option<Line>, line: &Line, report: &mut Report) {
-    match place {
-        Some(known) if known.path() != line.path() => report.missing(
-            line,
-            "there is one for all listeners; the first one of the file is translated",
-        ),
-        _ => *place = Some(line.clone()),
-    }
 }
 
 /// A number of which 0 means no limit.
@@ -407,30 +440,4 @@ fn duration_s(text: &str) -> Option<u32> {
         _ => return None,
     };
     number.parse::<u32>().ok()?.checked_mul(hours * 3600)
-}
-
-/// A password file with the names of Mosquitto's users, who need new passwords.
-fn users(line: &Line, passwords: &Path, report: &mut Report) -> Result<String, String> {
-    let path = line.path();
-    let text = fs::read_to_string(&path)
-        .map_err(|error| format!("{line}: {}: {error}", path.display()))?;
-    let names = text
-        .lines()
-        .filter_map(|line| line.split_once(':').map(|(name, _)| name));
-    let names: Vec<&str> = names.filter(|name| !name.starts_with('#')).collect();
-    let mut file =
-        String::from("# Users without a password yet. `sterna passwd THIS_FILE NAME` sets one.\n");
-    for name in &names {
-        // A text takes everything.
-        let _ = writeln!(file, "# {name}");
-    }
-    let (count, passwords) = (names.len(), passwords.display());
-    report.missing(
-        line,
-        &format!(
-            "passwords are digests of another kind. The names of {count} users are in {passwords}; until \
-             `sterna passwd {passwords} NAME` sets new ones, they cannot log in"
-        ),
-    );
-    Ok(file)
 }
