@@ -609,6 +609,7 @@ fn quic_config(config: &Config, listener: &Listener, identity: &QuicIdentity) ->
         max_half_open: network.maximum_half_open as usize,
         max_half_open_per_address: network.maximum_half_open_per_address as usize,
         retry_half_open: quic.retry_half_open as usize,
+        challenge_at_once: quic.challenge_at_once,
         server_id: identity.server_id,
         address_tokens: identity.address_tokens.clone(),
         reset_secret: identity.reset_secret,
