@@ -655,6 +655,7 @@ fn broker_limits(config: &Config, ceiling_bytes: Option<u64>) -> Limits {
         cursor_interval_ms: config.store.cursor_interval_ms,
         survey_interval_ms: config.store.survey_interval_ms,
         read_ahead_messages: config.store.read_ahead_messages as usize,
+        selector_steps_per_turn: config.amqp.maximum_selector_steps_per_turn.into(),
         read_ahead_bytes: config.store.read_ahead_bytes as usize,
         ..Limits::default()
     }

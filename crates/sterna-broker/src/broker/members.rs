@@ -349,7 +349,8 @@ impl<P: DoorState> Broker<P> {
             group.choices.remove(&member);
             let permit = known.permit();
             if selector.is_some() || permit.is_some() {
-                let choice = Choice::new(selector, permit, group.queue.first());
+                let whose = (member, attendance);
+                let choice = Choice::new(whose, selector, permit, group.queue.first());
                 group.choices.insert(member, choice, hashing);
             }
             group.list_if_available(member);
@@ -419,8 +420,8 @@ impl<P: DoorState> Broker<P> {
                     waits_for_log.push(member);
                     continue;
                 }
-                // It has its turn again when something comes that it hasn't seen.
-                Pick::Nothing => continue,
+                // It has its turn again when something comes that it hasn't seen, or in the next turn.
+                Pick::Nothing | Pick::Later => continue,
             };
             let entry = self.queues.remove_from_group(id, node);
             let message = entry.as_ref().and_then(|entry| entry.message.clone());

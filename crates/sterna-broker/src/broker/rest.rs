@@ -281,6 +281,12 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn first_permitted(&mut self, now_ms: u64, slot: u32) -> Option<(u32, Qos)> {
         loop {
             let (node, qos) = self.queues.first_pending(now_ms, slot)?;
+            if !self.queues.first_is_selected(slot, node)? {
+                if let Some(entry) = self.queues.remove_pending(slot, node) {
+                    self.queues.forget_stored(slot, &entry);
+                }
+                continue;
+            }
             let entry = self.queues.nodes.entry_mut(node)?;
             if !std::mem::take(&mut entry.is_to_be_judged) || self.may_have(slot, node) {
                 return Some((node, qos));

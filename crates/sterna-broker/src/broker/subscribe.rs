@@ -302,9 +302,8 @@ impl<P: DoorState> Broker<P> {
             if no_local && message.origin() == origin && origin != Origin::NONE {
                 continue;
             }
-            let session = &self.queues.sessions[slot];
             if context.is_some_and(|context| !context.permits(message.topic()))
-                || !session.selects(&message)
+                || !self.queues.selects(slot, &message)
             {
                 continue;
             }
@@ -327,6 +326,7 @@ impl<P: DoorState> Broker<P> {
                     position: 0,
                 },
             );
+            self.queues.note_unselected(slot);
         }
         appended
     }

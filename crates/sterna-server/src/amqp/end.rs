@@ -248,6 +248,10 @@ impl Door {
                 .suspended
                 .retain(|(_, source)| super::consumer_id(source.consumer) != consumer);
             let source = client.sources.get(&link);
+            EvictReason::SelectorTooDear => (
+                Condition::RESOURCE_LIMIT_EXCEEDED,
+                "the link's filter takes more work than amqp.maximum_selector_steps",
+            ),
             if source.is_some_and(|source| super::consumer_id(source.consumer) == consumer)
                 || Self::target_evicted(client, link, consumer, reason)
             {
@@ -262,6 +266,10 @@ impl Door {
                     cx.log_session_refused(client.id, &client.container, detail);
                     // One that is gone needs neither.
                     let _ = client.engine.refuse_attach(link, error, &mut door.out);
+                }
+                if reason == EvictReason::SelectorTooDear {
+                    // It was attached, and its client may wonder.
+                    cx.log_session_refused(client.id, &client.container, detail);
                 }
                 door.handle_rest(cx, client);
             }

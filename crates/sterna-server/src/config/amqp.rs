@@ -79,6 +79,14 @@ settings! {
         reload maximum_transaction_bytes: u64 = 16 << 20;
         /// Longest selector.
         reload maximum_selector_bytes: u32 = 8192;
+        /// Bytes of all patterns of `LIKE` in one selector.
+        reload maximum_selector_pattern_bytes: u32 = 1024;
+        /// Work that a link's filters may take for one message. A step is a part of an expression, or four bytes of a
+        /// text, and takes some nanoseconds. A filter that needs more ends the link (`amqp:resource-limit-exceeded`).
+        reload maximum_selector_steps: u32 = 250_000, within 1..;
+        /// Work that the filters of all links take in one turn of a shard. What is left then waits for the next turn,
+        /// so that other clients are served between.
+        restart maximum_selector_steps_per_turn: u32 = 1_000_000, within 1..;
         /// Message annotations of one message after a receiver returned it as `modified`. Annotations that lead to more
         /// are not kept.
         reload maximum_modified_annotations_bytes: u32 = 4096;
@@ -171,7 +179,7 @@ impl Amqp {
 }
 
 /// First level of a queue's own topic, and of its address.
-pub(crate) const QUEUE_LEVEL: &str = "queue/";
+pub(crate) const QUEUE_LEVEL: &str = sterna_broker::QUEUE_TOPICS;
 
 /// Longest name of a queue, in bytes.
 const MAX_QUEUE_NAME_BYTES: usize = 1024;
