@@ -42,7 +42,7 @@ fn run<P: Place>(place: &Weak<P>) {
         let Some(issuer) = place.upgrade().map(|place| place.issuer()) else {
             return;
         };
-        let Some(url) = issuer.keys_url() else {
+        let Some(url) = issuer.keys_url_shown() else {
             interval = REST_INTERVAL;
             continue;
         };
