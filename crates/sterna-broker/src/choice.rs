@@ -14,7 +14,7 @@ use crate::message::Message;
 use crate::nodes::{NIL, Nodes};
 use crate::queues::Queues;
 use crate::rights::Permit;
-use crate::selecting::{Dear, Taste, Work};
+use crate::selecting::{Asked, Taste, Work};
 use crate::tail::Tail;
 
 /// Entries before the cursor that are listed; if more come back the cursor goes back instead.
@@ -37,8 +37,8 @@ struct NotYet;
 /// The way a member chooses from its group's queue.
 #[derive(Debug)]
 pub(crate) struct Choice {
-    /// The member, and the attendance of its consumer.
-    whose: Dear,
+    /// The member.
+    whose: Asked,
     selector: Option<Arc<dyn Selector>>,
     /// The messages of the queue that the member may get, if not all.
     permit: Option<Arc<dyn Permit>>,
@@ -55,7 +55,7 @@ pub(crate) struct Choice {
 
 impl Choice {
     pub(crate) fn new(
-        whose: Dear,
+        whose: Asked,
         selector: Option<Arc<dyn Selector>>,
         permit: Option<Arc<dyn Permit>>,
         first: u32,

@@ -255,7 +255,7 @@ impl<P> Queues<P> {
         let (gauge, holds) = (directory.gauge(shard), directory.holds());
         let mark = store.next_position();
         let (limits, shards) = (directory.limits().clone(), directory.shards());
-        let work = Work::new(limits.selector_steps_per_turn);
+        let work = Work::new(limits.steps_per_turn);
         Self {
             shard,
             holds,

@@ -1,16 +1,19 @@
-//! The work of selectors, which is bounded as memory is.
+//! The work of selectors and of lookups of retained messages, which is bounded as memory is.
 //!
-//! A shard spends some steps on selectors in each turn of its loop. Where they are spent, what is still to be looked at
+//! A shard spends some steps on them in each turn of its loop. Where they are spent, what is still to be looked at
 //! waits for the next turn: a member's look at its queue, a browser's at its page, and messages in a session's queue
 //! until it is their turn. So other clients wait for one turn's steps and no more. A consumer whose selector takes too
 //! much for one message is let go.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::api::Selector;
 use crate::mail::Recall;
-use crate::message::Message;
+use crate::message::{Message, Qos};
 use crate::queues::Queues;
+use crate::route::Context;
 
 /// What a selector says of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,21 +28,43 @@ pub(crate) enum Taste {
     TooDear,
 }
 
-/// The subscriber of a session and the attendance of its consumer, who is let go.
-pub(crate) type Dear = (u32, u32);
+/// Steps of one place of the tree of retained messages.
+const STEPS_PER_PLACE: u64 = 8;
+
+/// A new subscription whose retained messages are to be looked up.
+#[derive(Debug)]
+pub(crate) struct Lookup {
+    pub(crate) filter: Arc<str>,
+    /// Those count that were set before the route log had this length.
+    pub(crate) length: u64,
+    /// The highest level, and whether its own messages are left out.
+    pub(crate) options: (Qos, bool),
+    pub(crate) context: Option<Arc<Context>>,
+}
+
+/// The consumer whose selector is asked, with its attendance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asked {
+    /// Of a session of this shard: slot and generation.
+    Session(u32, u32, u32),
+    /// Of a member of a group of this shard: its subscriber.
+    Member(u32, u32),
+}
 
 /// The steps of this turn, and what waits for the next one.
 #[derive(Debug)]
 pub(crate) struct Work {
     per_turn: u64,
     left: Cell<u64>,
-    dear: RefCell<Vec<Dear>>,
+    dear: RefCell<Vec<Asked>>,
     /// Sessions whose first message is to be looked at.
     pub(crate) sessions: Vec<u32>,
     /// Groups with members that have not looked at everything.
     pub(crate) groups: Vec<u32>,
     /// Browsers that have not looked at all that came.
     pub(crate) browsers: Vec<u32>,
+    /// Retained messages that are to be looked up for sessions, by slot and generation, each of which has its turn.
+    pub(crate) lookups: VecDeque<(u32, u32, VecDeque<Lookup>)>,
     /// Credit that is taken back of members that have not looked at everything.
     pub(crate) recalls: Vec<Recall>,
 }
@@ -53,6 +78,7 @@ impl Work {
             sessions: Vec::new(),
             groups: Vec::new(),
             browsers: Vec::new(),
+            lookups: VecDeque::new(),
             recalls: Vec::new(),
         }
     }
@@ -63,10 +89,11 @@ impl Work {
     }
 
     /// Whether something waits for the next turn.
-    pub(crate) const fn has_postponed(&self) -> bool {
+    pub(crate) fn has_postponed(&self) -> bool {
         !(self.sessions.is_empty()
             && self.groups.is_empty()
             && self.browsers.is_empty()
+            && self.lookups.is_empty()
             && self.recalls.is_empty())
     }
 
@@ -76,7 +103,7 @@ impl Work {
     }
 
     /// Those who are to be let go.
-    pub(crate) fn take_dear(&self) -> Vec<Dear> {
+    pub(crate) fn take_dear(&self) -> Vec<Asked> {
         self.dear.take()
     }
 
@@ -86,7 +113,7 @@ impl Work {
     }
 
     /// Asks a selector.
-    pub(crate) fn ask(&self, whose: Dear, selector: &dyn Selector, message: &Message) -> Taste {
+    pub(crate) fn ask(&self, whose: Asked, selector: &dyn Selector, message: &Message) -> Taste {
         if self.is_spent() {
             return Taste::Later;
         }
@@ -102,6 +129,23 @@ impl Work {
             None => {
                 self.dear.borrow_mut().push(whose);
                 Taste::TooDear
+            }
+        }
+    }
+
+    /// A lookup of retained messages has been at so many places.
+    pub(crate) fn visited(&self, places: usize) {
+        let steps = places as u64 * STEPS_PER_PLACE;
+        self.left.set(self.left.get().saturating_sub(steps));
+    }
+
+    pub(crate) fn postpone_lookup(&mut self, slot: u32, generation: u32, lookup: Lookup) {
+        let mut known = self.lookups.iter_mut();
+        match known.find(|(of, by, _)| (*of, *by) == (slot, generation)) {
+            Some((.., lookups)) => lookups.push_back(lookup),
+            None => {
+                let lookups = VecDeque::from([lookup]);
+                self.lookups.push_back((slot, generation, lookups));
             }
         }
     }
@@ -123,7 +167,7 @@ impl<P> Queues<P> {
     pub(crate) fn taste(&self, slot: u32, message: &Message) -> Taste {
         let session = &self.sessions[slot];
         session.selector().map_or(Taste::Wanted, |selector| {
-            let whose = (session.subscriber, session.attendance);
+            let whose = Asked::Session(slot, session.generation, session.attendance);
             self.work.ask(whose, &**selector, message)
         })
     }

@@ -17,6 +17,7 @@ use crate::message::Qos;
 use crate::nodes::NIL;
 use crate::queues::{Item, QueueKey};
 use crate::route::RouteUpdate;
+use crate::selecting::Asked;
 use crate::session::{BrokerSession, DemandShare, Subscription};
 
 impl<P: DoorState> Broker<P> {
@@ -349,7 +350,7 @@ impl<P: DoorState> Broker<P> {
             group.choices.remove(&member);
             let permit = known.permit();
             if selector.is_some() || permit.is_some() {
-                let whose = (member, attendance);
+                let whose = Asked::Member(member, attendance);
                 let choice = Choice::new(whose, selector, permit, group.queue.first());
                 group.choices.insert(member, choice, hashing);
             }

@@ -250,13 +250,14 @@ impl<P: DoorState> Broker<P> {
                 let known_retained = session.account.retained_messages as usize;
                 let room = limits.retained_deliveries.saturating_sub(known_retained);
                 let head = (rest, self.directory.head());
-                let changed = (self.directory).retained_changed(
+                let (changed, visited) = (self.directory).retained_changed(
                     parsed.topics,
                     parsed.wild,
                     head,
                     now_ms,
                     room,
                 );
+                self.queues.work.visited(visited);
                 let flags = known.flags;
                 let context = self.queues.sessions[slot].subscriptions.get(&*filter);
                 let context = context.and_then(|known| known.context.clone());

@@ -1,9 +1,12 @@
 //! The beginning of a turn: selectors have steps again ([`selecting`](crate::selecting)), and some consumers are let go.
 
+use std::sync::Arc;
+
 use super::Broker;
 use crate::api::{DoorState, EvictReason};
 use crate::mail::Letter;
-use crate::nodes::NIL;
+use crate::route::{Context, Place};
+use crate::selecting::Asked;
 
 impl<P: DoorState> Broker<P> {
     /// A turn of the shard's loop begins: selectors have the steps of a turn, and what waited for that goes on. Without
@@ -36,11 +39,36 @@ impl<P: DoorState> Broker<P> {
                 self.look_at_browsed(now_ms, slot);
             }
         }
+        self.look_up_postponed(now_ms);
         self.finish(now_ms);
         for recall in recalls {
             self.member_recalled(now_ms, recall);
         }
         self.finish(now_ms);
+    }
+
+    /// Looks up retained messages for new subscriptions, one of each session in turn, while there are steps for it.
+    fn look_up_postponed(&mut self, now_ms: u64) {
+        while !self.queues.work.is_spent()
+            && let Some((slot, generation, mut lookups)) = self.queues.work.lookups.pop_front()
+        {
+            let Some(lookup) = lookups.pop_front() else {
+                continue;
+            };
+            let session = self.queues.session(slot, generation);
+            let known = session.and_then(|session| session.subscriptions.get(&*lookup.filter));
+            let is_same = known.is_some_and(|known| {
+                let pointer = |context: &Option<Arc<Context>>| context.as_ref().map(Arc::as_ptr);
+                pointer(&known.context) == pointer(&lookup.context)
+            });
+            if is_same {
+                self.look_up(now_ms, slot, &lookup, true);
+            }
+            if !lookups.is_empty() {
+                let rest = (slot, generation, lookups);
+                self.queues.work.lookups.push_back(rest);
+            }
+        }
     }
 
     /// Whether something waits for the next turn.
@@ -51,23 +79,28 @@ impl<P: DoorState> Broker<P> {
 
     /// Lets those go whose selectors took too much work.
     pub(super) fn let_dear_go(&mut self, now_ms: u64) {
-        for (subscriber, attendance) in self.queues.work.take_dear() {
-            let Some(place) = (subscriber != NIL)
-                .then(|| self.index.place(subscriber))
-                .flatten()
+        for whose in self.queues.work.take_dear() {
+            let (place, attendance) = match whose {
+                Asked::Session(slot, generation, attendance) => {
+                    self.selector_too_dear(now_ms, slot, generation, attendance);
+                    continue;
+                }
+                Asked::Member(member, attendance) => (self.index.place(member), attendance),
+            };
+            let Some(Place {
+                shard,
+                slot,
+                generation,
+            }) = place
             else {
                 continue;
             };
             let letter = Letter::TooDear {
-                slot: place.slot,
-                generation: place.generation,
+                slot,
+                generation,
                 attendance,
             };
-            if place.shard == self.shard {
-                self.selector_too_dear(now_ms, place.slot, place.generation, attendance);
-            } else {
-                self.send(place.shard, letter);
-            }
+            self.send(shard, letter);
         }
     }
 

@@ -84,9 +84,6 @@ settings! {
         /// Work that a link's filters may take for one message. A step is a part of an expression, or four bytes of a
         /// text, and takes some nanoseconds. A filter that needs more ends the link (`amqp:resource-limit-exceeded`).
         reload maximum_selector_steps: u32 = 250_000, within 1..;
-        /// Work that the filters of all links take in one turn of a shard. What is left then waits for the next turn,
-        /// so that other clients are served between.
-        restart maximum_selector_steps_per_turn: u32 = 1_000_000, within 1..;
         /// Message annotations of one message after a receiver returned it as `modified`. Annotations that lead to more
         /// are not kept.
         reload maximum_modified_annotations_bytes: u32 = 4096;

@@ -192,7 +192,7 @@ fn what_comes_before_the_open_is_bounded() {
         password: "secret".to_owned(),
     };
     let peer = broker.open_speaking(b"amqp", 0, sterna_net::TransportKind::Tcp, Vec::new());
-    let mut out = bytes::BytesMut::new();
+    let mut out = BytesMut::new();
     let options = sterna_amqp::connection::ClientOptions {
         open: sterna_amqp::performatives::Open::new("c"),
         mechanism: Some(Box::new(mechanism)),
@@ -321,7 +321,9 @@ fn a_link_with_a_dear_selector_ends() {
 /// Where all selectors together take more than a turn has, all messages come in the end.
 #[test]
 fn selectors_go_on_in_the_next_turn() {
-    let mut broker = broker(|amqp| amqp.maximum_selector_steps_per_turn = 500);
+    let mut config = Config::default();
+    config.broker.maximum_steps_per_turn = 500;
+    let mut broker = Broker::with(&config, 1);
     let mut client = Client::connect(&mut broker, "c");
     let session = client.begin(&mut broker);
     let sender = client.sender(&mut broker, session, "queue/q");
