@@ -58,6 +58,10 @@ impl Permit for Reader {
 
 /// Whether a rule denies the subject a topic from which a dead letter has come.
 fn denies_origin(rules: &Rules, subject: Subject<'_>, message: &Message) -> bool {
+    // Only a queue has them, and a look into the properties of any other message would be dear.
+    if !message.topic().starts_with(amqp::QUEUE_LEVEL) {
+        return false;
+    }
     amqp::topics_before_death(message).any(|topic| rules.denies(subject, topic))
 }
 

@@ -223,9 +223,9 @@ fn a_store_over_records_with_a_flipped_bit_is_refused_or_goes_on() {
     let content = disk.content("records.redb").unwrap();
     let used: Vec<usize> = (0..content.len()).filter(|&at| content[at] != 0).collect();
     let (mut refused, mut told) = (0, 0);
-    for step in 0..600 {
+    for step in 0..240 {
         // Every byte of the header that says something, and some others.
-        let place = if step < 200 { step } else { step * 7_919 };
+        let place = if step < 120 { step } else { step * 7_919 };
         let (offset, bit) = (used[place % used.len()], (step % 8) as u8);
         let disk = store(true);
         disk.flip("records.redb", offset, bit);
