@@ -645,6 +645,38 @@ mod tests {
         assert!(bans.page(10, 0, 9).0.is_empty());
     }
 
+    /// A user who is banned under many names fills the list for nobody else.
+    #[test]
+    fn bans_by_behaviour_make_room_and_those_by_hand_do_not() {
+        let limits = config::Bans {
+            maximum_bans: 10,
+            ..config::Bans::default()
+        };
+        let by_behaviour = |user: &str, client: &str| Ban {
+            cause: "flapping".into(),
+            ..ban(user, client, "", Some(1_000))
+        };
+        let bans = Bans::default();
+        let by_hand = bans
+            .add(&limits, 0, ban("ann", "", "", None))
+            .expect("room");
+        let other = (bans.add(&limits, 0, by_behaviour("bob", "b"))).expect("room");
+        for number in 0..100 {
+            let client = format!("c{number}");
+            (bans.add(&limits, 0, by_behaviour("eve", &client))).expect("its own make room");
+        }
+        let late = bans
+            .add(&limits, 0, ban("dan", "", "", None))
+            .expect("room");
+        let (page, _) = bans.page(0, 0, 99);
+        assert_eq!(page.len(), 10);
+        for id in [by_hand, other, late] {
+            assert!(page.iter().any(|(known, _)| *known == id), "{id}");
+        }
+        assert!(bans.find(0, who("eve", "c99", "")).is_some());
+        assert!(bans.find(0, who("eve", "c0", "")).is_none());
+    }
+
     #[test]
     fn bans_are_bounded_and_the_same_one_is_one() {
         let limits = config::Bans {

@@ -1,5 +1,6 @@
 //! Tables with one limit for all. Where one is full, the oldest entry of whoever has most gives way, and nobody else's.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
@@ -40,9 +41,12 @@ pub(crate) type Place = (Owner, u64);
 #[derive(Debug)]
 pub(crate) struct GivingWay<K> {
     owners: HashMap<Owner, Owned<K>>,
-    by_weight: BTreeSet<(usize, Owner)>,
+    ranks: BTreeSet<Rank>,
     next: u64,
 }
+
+/// See [`Owned::rank`].
+type Rank = (usize, Reverse<u64>, Owner);
 
 /// What one owner has: keys with their weights.
 #[derive(Debug)]
@@ -55,9 +59,18 @@ impl<K> Default for GivingWay<K> {
     fn default() -> Self {
         Self {
             owners: HashMap::new(),
-            by_weight: BTreeSet::new(),
+            ranks: BTreeSet::new(),
             next: 0,
         }
+    }
+}
+
+impl<K> Owned<K> {
+    /// Who gives way is the last by this: who has most, and of several the one with the oldest entry.
+    fn rank(&self, owner: Owner) -> Rank {
+        let oldest = self.keys.first_key_value();
+        let oldest = oldest.map_or(u64::MAX, |(number, _)| *number);
+        (self.weight, Reverse(oldest), owner)
     }
 }
 
@@ -75,40 +88,44 @@ impl<K> GivingWay<K> {
             keys: BTreeMap::new(),
             weight: 0,
         });
-        owned.keys.insert(number, (key, 0));
-        self.grow((owner, number), weight);
+        self.ranks.remove(&owned.rank(owner));
+        owned.keys.insert(number, (key, weight));
+        owned.weight += weight;
+        self.ranks.insert(owned.rank(owner));
         (owner, number)
     }
 
     /// An entry is heavier now.
     pub(crate) fn grow(&mut self, (owner, number): Place, more: usize) {
-        if let Some(owned) = self.owners.get_mut(&owner)
-            && let Some((_, weight)) = owned.keys.get_mut(&number)
-        {
-            *weight += more;
-            self.by_weight.remove(&(owned.weight, owner));
-            owned.weight += more;
-            self.by_weight.insert((owned.weight, owner));
+        if let Some(owned) = self.owners.get_mut(&owner) {
+            self.ranks.remove(&owned.rank(owner));
+            if let Some((_, weight)) = owned.keys.get_mut(&number) {
+                *weight += more;
+                owned.weight += more;
+            }
+            self.ranks.insert(owned.rank(owner));
         }
     }
 
     /// Takes out the key of a place.
     pub(crate) fn remove(&mut self, (owner, number): Place) -> Option<K> {
         let owned = self.owners.get_mut(&owner)?;
-        let (key, weight) = owned.keys.remove(&number)?;
-        self.by_weight.remove(&(owned.weight, owner));
-        owned.weight -= weight;
+        self.ranks.remove(&owned.rank(owner));
+        let removed = owned.keys.remove(&number);
+        if let Some((_, weight)) = &removed {
+            owned.weight -= weight;
+        }
         if owned.keys.is_empty() {
             self.owners.remove(&owner);
         } else {
-            self.by_weight.insert((owned.weight, owner));
+            self.ranks.insert(owned.rank(owner));
         }
-        Some(key)
+        removed.map(|(key, _)| key)
     }
 
     /// The place and the key of the oldest entry of whoever has most.
     pub(crate) fn first(&self) -> Option<(Place, &K)> {
-        let (_, owner) = *self.by_weight.last()?;
+        let (_, _, owner) = *self.ranks.last()?;
         let (number, (key, _)) = self.owners.get(&owner)?.keys.first_key_value()?;
         Some(((owner, *number), key))
     }
@@ -202,7 +219,23 @@ mod tests {
         owners.dedup();
         assert_eq!(owners.len(), 3);
         table.remove(&0);
-        assert_eq!((table.len(), table.order.by_weight.len()), (9, 2));
+        assert_eq!((table.len(), table.order.ranks.len()), (9, 2));
+    }
+
+    #[test]
+    fn of_several_with_as_much_the_oldest_entry_gives_way() {
+        let mut order = GivingWay::default();
+        let owners = ["a", "b", "c", "d"].map(Owner::by);
+        let places = owners.map(|owner| order.add(owner, owner));
+        order.remove(places[0]);
+        order.add(owners[0], owners[0]);
+        let popped: Vec<_> = std::iter::from_fn(|| order.pop()).collect();
+        assert_eq!(popped, [owners[1], owners[2], owners[3], owners[0]]);
+        assert!(order.owners.is_empty() && order.ranks.is_empty());
+        let place = order.add_weighed(owners[0], owners[0], 5);
+        order.add_weighed(owners[1], owners[1], 6);
+        order.grow(place, 2);
+        assert_eq!(order.pop(), Some(owners[0]), "7 are more than 6");
     }
 
     #[test]

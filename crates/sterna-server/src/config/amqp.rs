@@ -68,8 +68,8 @@ settings! {
         reload suspended_link_timeout_s: u32 = 60;
         /// Sending links whose unsettled deliveries are remembered, on all connections.
         reload maximum_suspended_links: u32 = 10_000;
-        /// Bytes of those deliveries, with the memory that each takes beside. Beyond it, those that would be
-        /// forgotten first are forgotten.
+        /// Bytes of those deliveries, with the memory that each takes beside. Beyond it, or beyond the number of links,
+        /// the oldest of the user or address with most are forgotten.
         reload maximum_suspended_bytes: u64 = 16 << 20;
         /// Transactions of one connection at a time.
         reload maximum_transactions: u32 = 16;

@@ -266,6 +266,35 @@ mod tests {
             .count() as u64
     }
 
+    /// An address that guesses at many names makes the counts of no other forgotten.
+    #[test]
+    fn one_address_does_not_empty_the_tables() {
+        let limits = Guessing {
+            maximum_entries: 100,
+            free_failures_per_address: 0,
+            ..Guessing::default()
+        };
+        let mut guesses = guesses();
+        let (here, there) = (address("192.0.2.1"), address("198.51.100.1"));
+        guesses.note(&limits, here, Subject::User("bob"), true, 0);
+        looked_at(&mut guesses, &limits, here, 60);
+        assert_eq!(
+            guesses.standing(&limits, here, ANN, 60_000),
+            Standing::Slowed
+        );
+        for number in 0..10_000 {
+            let name = format!("user-{number}");
+            guesses.note(&limits, there, Subject::User(&name), false, 60_000);
+        }
+        assert_eq!(
+            guesses.standing(&limits, here, ANN, 60_000),
+            Standing::Slowed
+        );
+        let bob = guesses.standing(&limits, here, Subject::User("bob"), 60_000);
+        assert_eq!(bob, Standing::Known);
+        assert_eq!(guesses.len(), 100);
+    }
+
     #[test]
     fn an_address_waits_longer_after_each_wrong_guess() {
         let limits = Guessing::default();

@@ -562,11 +562,9 @@ fn what_a_rule_denies_is_denied_in_every_queue() {
         let mut broker = Broker::with(&config, shards);
         let mut others = Client::connect(&mut broker, "others");
         let of_others = others.begin(&mut broker);
-        for (token, topic) in ["orders/a", "orders/secret/b", "orders/c"]
-            .into_iter()
-            .enumerate()
-        {
-            let sender = others.sender(&mut broker, of_others, topic);
+        let topics = ["orders/a", "orders/secret/b", "orders/c"];
+        let senders = topics.map(|topic| others.sender(&mut broker, of_others, topic));
+        for (token, (sender, topic)) in senders.into_iter().zip(topics).enumerate() {
             others.send(&mut broker, sender, token as u64, topic);
         }
         let visible = |secret: &str| {
@@ -595,9 +593,8 @@ fn what_a_rule_denies_is_denied_in_every_queue() {
         // By MQTT the topic of the queue is as any other.
         let mqtt = broker.client(Version::V5, "reader");
         broker.subscribe(mqtt, Version::V5, "queue/lost", QoS::AtLeastOnce);
-        for (token, topic) in ["orders/a", "orders/secret/b"].into_iter().enumerate() {
-            let sender = others.sender(&mut broker, of_others, topic);
-            others.send(&mut broker, sender, 10 + token as u64, "again");
+        for (token, sender) in senders[..2].iter().enumerate() {
+            others.send(&mut broker, *sender, 10 + token as u64, "again");
         }
         others.receiver(
             &mut broker,
