@@ -31,6 +31,9 @@ pub const MAX_SALT_BYTES: usize = 64;
 
 const PREFIX: &str = "SCRAM-SHA-256$";
 
+/// Bytes of a decoy's salt where nothing else is said.
+const DECOY_SALT_BYTES: usize = 16;
+
 /// Why a record could not be read or made. The text never contains any part of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -263,6 +266,16 @@ fn decode_key(text: &str) -> Result<Key, RecordError> {
 pub struct DecoySecret([u8; 32]);
 
 impl DecoySecret {
+    /// A number below `count` for an unknown user: always the same, and any of them alike.
+    #[must_use]
+    pub fn choose(&self, user: &str, count: usize) -> usize {
+        let digest = keys::hmac(&self.0, &[b"likeness", user.as_bytes()]);
+        let mut number = [0; 8];
+        number.copy_from_slice(&digest[..8]);
+        let place = u128::from(u64::from_be_bytes(number)) * count as u128;
+        (place >> 64) as usize
+    }
+
     /// From 32 random bytes. Keep the same ones over restarts: a salt that changes when a server
     /// restarts is the mark of a decoy.
     #[must_use]
@@ -275,10 +288,22 @@ impl DecoySecret {
     /// to the limits of a record.
     #[must_use]
     pub fn record(&self, user: &str, iterations: u32) -> Record {
-        let salt = keys::hmac(&self.0, &[b"salt", user.as_bytes()]);
+        self.record_like(user, (iterations, DECOY_SALT_BYTES))
+    }
+
+    /// The same, with a salt of so many bytes. A name has another salt with other iterations, as a user has whose
+    /// record is made anew.
+    #[must_use]
+    pub fn record_like(&self, user: &str, (iterations, salt_bytes): (u32, usize)) -> Record {
+        let half = |name: &[u8]| {
+            let parts = [name, &iterations.to_be_bytes(), user.as_bytes()];
+            keys::hmac(&self.0, &parts)
+        };
+        let mut salt = [half(b"salt"), half(b"more salt")].concat();
+        salt.truncate(salt_bytes.clamp(MIN_SALT_BYTES, MAX_SALT_BYTES));
         Record {
             iterations: iterations.clamp(MIN_ITERATIONS, MAX_ITERATIONS),
-            salt: salt[..16].to_vec(),
+            salt,
             stored_key: keys::hmac(&self.0, &[b"stored key", user.as_bytes()]),
             server_key: keys::hmac(&self.0, &[b"server key", user.as_bytes()]),
             decoy: true,

@@ -87,11 +87,12 @@ pub struct OpenSession<'a> {
 
 /// Chooses messages for a consumer (the JMS selector filter of AMQP).
 ///
-/// Any shard calls it within its turn. It must be quick and give the same answer for the same
-/// message each time.
+/// Any shard calls it within its turn. It must give the same answer for the same message each time.
 pub trait Selector: fmt::Debug + Send + Sync {
-    /// Returns true if the consumer receives the message.
-    fn selects(&self, message: &Message) -> bool;
+    /// Returns whether the consumer receives the message, and adds its work to `steps`: each is some nanoseconds.
+    /// `None` where it would take more than may be done for one consumer and message. Then the consumer is let go
+    /// ([`EvictReason::SelectorTooDear`]).
+    fn selects(&self, message: &Message, steps: &mut u64) -> Option<bool>;
 }
 
 /// A will (MQTT 5.0, section 3.1.2.5).
@@ -646,6 +647,8 @@ pub enum EvictReason {
     TooLarge,
     /// The store is nearly full, and the session holds most of its log (MQTT: Quota exceeded).
     FarBehind,
+    /// Its selector takes too much work for one message ([`Selector::selects`]).
+    SelectorTooDear,
 }
 
 /// The content of a queue.

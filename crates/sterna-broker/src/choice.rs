@@ -14,6 +14,7 @@ use crate::message::Message;
 use crate::nodes::{NIL, Nodes};
 use crate::queues::Queues;
 use crate::rights::Permit;
+use crate::selecting::{Asked, Taste, Work};
 use crate::tail::Tail;
 
 /// Entries before the cursor that are listed; if more come back the cursor goes back instead.
@@ -25,12 +26,19 @@ pub(crate) enum Pick {
     Entry(u32),
     /// It has to look at what waits in the log first.
     InLog,
+    /// It goes on in the next turn.
+    Later,
     Nothing,
 }
+
+/// Whether a message is for a member is known in the next turn.
+struct NotYet;
 
 /// The way a member chooses from its group's queue.
 #[derive(Debug)]
 pub(crate) struct Choice {
+    /// The member.
+    whose: Asked,
     selector: Option<Arc<dyn Selector>>,
     /// The messages of the queue that the member may get, if not all.
     permit: Option<Arc<dyn Permit>>,
@@ -47,11 +55,13 @@ pub(crate) struct Choice {
 
 impl Choice {
     pub(crate) fn new(
+        whose: Asked,
         selector: Option<Arc<dyn Selector>>,
         permit: Option<Arc<dyn Permit>>,
         first: u32,
     ) -> Self {
         Self {
+            whose,
             selector,
             permit,
             refused: FxHashSet::default(),
@@ -70,8 +80,8 @@ impl Choice {
     }
 
     /// A message waits in the log from now on: the member looks at it again if it is for it.
-    pub(crate) fn look_again(&mut self, tag: u64, message: Option<&Message>) {
-        if self.seen >= tag && message.is_none_or(|message| self.takes(message, tag)) {
+    pub(crate) fn look_again(&mut self, tag: u64, message: Option<&Message>, work: &Work) {
+        if self.seen >= tag && message.is_none_or(|message| self.may_take(message, tag, work)) {
             self.seen = tag - 1;
         }
     }
@@ -84,13 +94,19 @@ impl Choice {
         self.seen = 0;
     }
 
-    pub(crate) fn takes(&self, message: &Message, tag: u64) -> bool {
-        !self.refused.contains(&tag)
-            && self
-                .selector
-                .as_ref()
-                .is_none_or(|selector| selector.selects(message))
-            && (self.permit.as_ref()).is_none_or(|permit| permit.permits(message.topic()))
+    pub(crate) fn takes(&self, message: &Message, tag: u64, work: &Work) -> Taste {
+        let is_permitted = !self.refused.contains(&tag)
+            && (self.permit.as_ref()).is_none_or(|permit| permit.permits_message(message));
+        match &self.selector {
+            _ if !is_permitted => Taste::Unwanted,
+            None => Taste::Wanted,
+            Some(selector) => work.ask(self.whose, &**selector, message),
+        }
+    }
+
+    /// The same, where what is not known yet counts as wanted.
+    fn may_take(&self, message: &Message, tag: u64, work: &Work) -> bool {
+        matches!(self.takes(message, tag, work), Taste::Wanted | Taste::Later)
     }
 
     /// Keeps an entry from being given to the member again; of more than `limit` such, the first
@@ -106,8 +122,9 @@ impl Choice {
         }
     }
 
-    /// The oldest entry that is for the member, or that has expired; everything before it isn't.
-    fn pick(&mut self, nodes: &Nodes, now_ms: u64) -> Option<u32> {
+    /// The oldest entry that is for the member, or that has expired; everything before it isn't. An error where
+    /// that is known in the next turn.
+    fn pick(&mut self, nodes: &Nodes, work: &Work, now_ms: u64) -> Result<Option<u32>, NotYet> {
         let mut oldest = None;
         for &node in &self.listed {
             if oldest.is_none_or(|oldest| nodes.tag(node) < nodes.tag(oldest)) {
@@ -115,35 +132,40 @@ impl Choice {
             }
         }
         if oldest.is_some() {
-            return oldest;
+            return Ok(oldest);
         }
         while self.next != NIL {
-            let chosen = nodes.entry(self.next).is_some_and(|entry| {
-                let message = entry.message.as_ref();
-                message.is_none_or(|message| {
-                    message.is_expired(now_ms) || self.takes(message, entry.tag)
-                })
+            let taste = nodes.entry(self.next).map(|entry| match &entry.message {
+                Some(message) if !message.is_expired(now_ms) => {
+                    self.takes(message, entry.tag, work)
+                }
+                _ => Taste::Wanted,
             });
-            if chosen {
-                return Some(self.next);
+            match taste {
+                Some(Taste::Wanted) => return Ok(Some(self.next)),
+                Some(Taste::Later) => return Err(NotYet),
+                Some(Taste::Unwanted | Taste::TooDear) | None => {}
             }
             self.next = nodes.next(self.next);
         }
-        None
+        Ok(None)
     }
 
     /// An entry came back to its place in the queue. True if the member may take it.
-    fn came_back(&mut self, nodes: &Nodes, node: u32) -> bool {
+    fn came_back(&mut self, nodes: &Nodes, node: u32, work: &Work) -> bool {
         let tag = nodes.tag(node);
         if self.next != NIL && tag >= nodes.tag(self.next) {
             return true; // it will come to it
         }
-        let takes = nodes
-            .entry(node)
-            .and_then(|entry| entry.message.as_ref())
-            .is_some_and(|message| self.takes(message, tag));
-        if !takes {
-            return false;
+        let message = nodes.entry(node).and_then(|entry| entry.message.as_ref());
+        match message.map(|message| self.takes(message, tag, work)) {
+            Some(Taste::Wanted) => {}
+            Some(Taste::Later) => {
+                // It looks at what it has seen again, too.
+                self.next = node;
+                return true;
+            }
+            Some(Taste::Unwanted | Taste::TooDear) | None => return false,
         }
         self.listed.push(node);
         if self.listed.len() > LISTED {
@@ -172,7 +194,11 @@ impl<P> Queues<P> {
         };
         let (node, unseen) = if let Some(choice) = group.choices.get_mut(&member) {
             let unseen = group.tail.after(choice.seen).next();
-            (choice.pick(&self.nodes, now_ms), unseen)
+            let Ok(node) = choice.pick(&self.nodes, &self.work, now_ms) else {
+                self.work.postpone_group(id);
+                return Pick::Later;
+            };
+            (node, unseen)
         } else {
             let first = Some(group.queue.first()).filter(|&node| node != NIL);
             (first, group.tail.first())
@@ -197,7 +223,7 @@ impl<P> Queues<P> {
             let Some((member, choice)) = group.choices.pair_at_mut(at) else {
                 return;
             };
-            choice.look_again(tag, message);
+            choice.look_again(tag, message, &self.work);
             let member = *member;
             group.list_if_available(member);
         }
@@ -229,7 +255,7 @@ impl<P> Queues<P> {
             let Some((member, choice)) = group.choices.pair_at_mut(at) else {
                 return;
             };
-            if choice.came_back(&self.nodes, node) {
+            if choice.came_back(&self.nodes, node, &self.work) {
                 let member = *member;
                 group.list_if_available(member);
             }

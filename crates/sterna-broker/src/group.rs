@@ -24,6 +24,7 @@ use crate::queues::{QueueKey, Queues, next_sweep_ms};
 use crate::records::{self, Kind};
 use crate::rights::Permit;
 use crate::route::{Context, RouteFlags};
+use crate::selecting::Asked;
 use crate::session::NEVER_MS;
 use crate::tail::Tail;
 use crate::watch::Step;
@@ -311,6 +312,15 @@ impl Group {
         None
     }
 
+    /// Lists the members that choose as available if they are.
+    pub(crate) fn list_choosers(&mut self) {
+        for at in 0..self.choices.len() {
+            if let Some((&member, _)) = self.choices.pair_at_mut(at) {
+                self.list_if_available(member);
+            }
+        }
+    }
+
     /// Lists a member as available if it is, and there may be something for it.
     pub(crate) fn list_if_available(&mut self, id: u32) {
         if !self.choices.is_empty()
@@ -349,7 +359,7 @@ impl Group {
                 if let Some(choice) = self.choices.get_mut(&id) {
                     choice.set_permit(permit, first);
                 } else {
-                    let choice = Choice::new(None, permit, first);
+                    let choice = Choice::new(Asked::Member(id, 0), None, permit, first);
                     self.choices.insert(id, choice, hashing);
                 }
                 self.list_if_available(id);
@@ -383,7 +393,12 @@ impl Group {
         }
         if self.choices.get(&id).is_none() {
             let permit = self.members.get(&id).and_then(Member::permit);
-            let choice = Choice::new(None, permit, self.queue.first());
+            let choice = Choice::new(
+                Asked::Member(id, attendance),
+                None,
+                permit,
+                self.queue.first(),
+            );
             self.choices.insert(id, choice, hashing);
         }
         if let Some(choice) = self.choices.get_mut(&id) {

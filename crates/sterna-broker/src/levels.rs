@@ -328,12 +328,13 @@ impl<T> LevelTree<T> {
     }
 
     /// Calls `found` with the value of every topic in the tree that a filter matches, until it
-    /// returns false. Walks along the nodes' own links: no memory however many there are.
+    /// returns false. Walks along the nodes' own links: no memory however many there are. Returns how many nodes it has
+    /// been at.
     pub(crate) fn matching_filter<'t>(
         &'t self,
         filter: &str,
         mut found: impl FnMut(&'t T) -> bool,
-    ) {
+    ) -> usize {
         let (fixed, open_ended) = match filter.strip_suffix("/#") {
             Some(front) => (Some(front), true),
             None if filter == "#" => (None, true),
@@ -343,7 +344,7 @@ impl<T> LevelTree<T> {
         for level in fixed.into_iter().flat_map(|front| front.split('/')) {
             match self.name(level) {
                 Some(name) => steps.push(name),
-                None => return, // a level that no topic has
+                None => return 0, // a level that no topic has
             }
         }
         // [MQTT-4.7.2-1]
@@ -354,8 +355,9 @@ impl<T> LevelTree<T> {
             }
             node
         };
-        let (mut node, mut depth) = (ROOT, 0);
+        let (mut node, mut depth, mut visited) = (ROOT, 0, 0);
         loop {
+            visited += 1;
             let complete = if open_ended {
                 depth >= steps.len()
             } else {
@@ -365,7 +367,7 @@ impl<T> LevelTree<T> {
                 && let Some(value) = &self.node(node).value
                 && !found(value)
             {
-                return;
+                return visited;
             }
             let down = match steps.get(depth) {
                 Some(&PLUS) => skip(self.node(node).first_child, depth + 1),
@@ -380,7 +382,7 @@ impl<T> LevelTree<T> {
             }
             loop {
                 if depth == 0 {
-                    return;
+                    return visited;
                 }
                 let siblings_match = depth > steps.len() || steps[depth - 1] == PLUS;
                 let across = if siblings_match {

@@ -18,7 +18,7 @@
 //!   the log before it matches, so the subscription is in force everywhere when the call returns.
 //! - `broker/takeover.rs`: a session moves between shards behind a fence, in order, without loss.
 //! - `group.rs`, `broker/members.rs`: shared subscriptions, one queue on the shard that a hash of their filter
-//!   picks. `choice.rs`: members that don't take every message. `broker/demand.rs`: members that say how many.
+//!   picks. `choice.rs`: members that don't take every message. `selecting.rs`: the work that this takes. `broker/demand.rs`: members that say how many.
 //!   `fill.rs`: how publishers of all shards know that a kept queue is full.
 //! - `queue_rules.rs`: the rules of a kept queue beside keeping. `delayed.rs`: messages that are not due yet.
 //!   `broker/dead_letter.rs`: messages that nobody could take. `broker/browse.rs`: a look at waiting messages.
@@ -123,6 +123,7 @@ mod records;
 mod rights;
 mod route;
 mod routes;
+mod selecting;
 mod session;
 mod sessions;
 mod store;
@@ -171,7 +172,7 @@ pub use records::{
     key_of_node, key_of_retained, key_of_shared, name_of, record_of, retained_message, settle,
     shared_of,
 };
-pub use rights::{Endpoint, Holder, Permit, Right, Rights};
+pub use rights::{Endpoint, Holder, Permit, QUEUE_TOPICS, Right, Rights};
 pub use store::{
     Appended, Change, Committed, Frame, Full, Keeping, NoStore, ReadAnswer, ReadRequest, Record,
     Share, Store,

@@ -90,6 +90,12 @@ pub(crate) enum Letter<P> {
     Disband { group: u32 },
     /// End the session of that name, which you have.
     End { client_id: Box<str> },
+    /// The selector of a session of yours took too much work: its consumer is let go.
+    TooDear {
+        slot: u32,
+        generation: u32,
+        attendance: u32,
+    },
     /// A browser takes up to `limit` of the queue's messages.
     Browse(Browse),
     /// The answer to a browser.

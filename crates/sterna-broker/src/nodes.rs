@@ -63,6 +63,8 @@ pub(crate) struct Entry {
     pub(crate) is_claimed: bool,
     /// Whether the rules have changed since it came: it is judged when it is its turn.
     pub(crate) is_to_be_judged: bool,
+    /// While it waits: whether its consumer's selector is still to be asked.
+    pub(crate) is_to_be_selected: bool,
 }
 
 impl Entry {
@@ -84,6 +86,7 @@ impl Entry {
             is_owned: false,
             is_claimed: false,
             is_to_be_judged: false,
+            is_to_be_selected: false,
             message: Some(message),
         }
     }
@@ -557,6 +560,7 @@ mod tests {
             is_owned: false,
             is_claimed: false,
             is_to_be_judged: false,
+            is_to_be_selected: false,
         }
     }
 

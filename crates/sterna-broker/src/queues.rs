@@ -22,7 +22,9 @@ use crate::nodes::{Entry, List, NIL, Nodes, Phase};
 use crate::pressure::Pressure;
 use crate::queue_rules::DeathCause;
 use crate::records::{self, Kind, OwnedRecord};
+use crate::rights::QUEUE_TOPICS;
 use crate::route::{Context, Target};
+use crate::selecting::Work;
 use crate::session::{BrokerSession, NEVER_MS, State};
 use crate::sessions::Sessions;
 use crate::store::{Change, Store};
@@ -160,6 +162,8 @@ pub(crate) struct Queues<P> {
     pub(crate) weighed: Vec<u32>,
     /// The node's parts of a cluster's shared subscriptions.
     pub(crate) branches: Branches,
+    /// The work of selectors.
+    pub(crate) work: Work,
     /// The session that `next_ready` gave last.
     current: Option<u32>,
 }
@@ -207,7 +211,7 @@ impl<P: DoorState> Queues<P> {
                 return;
             }
         }
-        if !session.selects(&message) {
+        if session.selector().is_some() && !self.selects(target.slot, &message) {
             return;
         }
         // [MQTT-3.8.4-8]
@@ -223,6 +227,7 @@ impl<P: DoorState> Queues<P> {
         if is_admitted {
             let position = if goes_by_log { position } else { 0 };
             self.append_own(now_ms, target.slot, (position, false), message, target);
+            self.note_unselected(target.slot);
         } else if goes_by_log {
             let reader = &*self.sessions[target.slot].client_id;
             self.saw(&message, Step::Logged { reader });
@@ -250,6 +255,7 @@ impl<P> Queues<P> {
         let (gauge, holds) = (directory.gauge(shard), directory.holds());
         let mark = store.next_position();
         let (limits, shards) = (directory.limits().clone(), directory.shards());
+        let work = Work::new(limits.steps_per_turn);
         Self {
             shard,
             holds,
@@ -292,6 +298,7 @@ impl<P> Queues<P> {
             roots: FxHashMap::default(),
             weighed: Vec::new(),
             branches: Branches::default(),
+            work,
             current: None,
         }
     }
@@ -345,6 +352,7 @@ impl<P> Queues<P> {
             context: target.context.clone(),
             position,
             redelivered,
+            is_to_be_judged: message.topic().starts_with(QUEUE_TOPICS),
             ..Entry::waiting(self.sessions[slot].next_tag(), message)
         };
         self.append(now_ms, slot, entry);
@@ -375,6 +383,7 @@ impl<P> Queues<P> {
             is_owned: false,
             is_claimed: false,
             is_to_be_judged: false,
+            is_to_be_selected: false,
         };
         self.append(now_ms, slot, entry);
     }
@@ -594,9 +603,13 @@ impl<P> Queues<P> {
             let next = self.nodes.next(node);
             let selected = self.nodes.entry(node).is_none_or(|entry| {
                 let message = entry.message.as_ref();
-                let session = &self.sessions[slot];
-                entry.group != NIL || message.is_none_or(|message| session.selects(message))
+                entry.group != NIL || message.is_none_or(|message| self.selects(slot, message))
             });
+            if self.work.is_spent()
+                && let Some(entry) = self.nodes.entry_mut(node)
+            {
+                entry.is_to_be_selected = entry.group == NIL;
+            }
             if !selected && let Some(entry) = self.remove_pending(slot, node) {
                 self.forget_stored(slot, &entry);
             }

@@ -45,7 +45,15 @@ pub enum Right {
 pub trait Permit: fmt::Debug + Send + Sync {
     /// Whether messages of a topic may be delivered.
     fn permits(&self, topic: &str) -> bool;
+
+    /// Whether a message of a queue may be delivered, which may have come there from another topic.
+    fn permits_message(&self, message: &Message) -> bool {
+        self.permits(message.topic())
+    }
 }
+
+/// What topics of queues begin with. Messages may have come there from other topics, as dead letters do, so each is judged.
+pub const QUEUE_TOPICS: &str = "queue/";
 
 /// The rules, as the broker asks them.
 pub trait Rights: fmt::Debug + Send + Sync {
@@ -88,6 +96,17 @@ pub trait Rights: fmt::Debug + Send + Sync {
 
     /// Whether a message that waits in the session's own queue may still be delivered.
     fn receives(&self, holder: Holder<'_>, topic: &str) -> bool;
+
+    /// The same, also by the topics from which a message has come to its own one.
+    fn receives_message(&self, holder: Holder<'_>, message: &Message) -> bool {
+        self.receives(holder, message.topic())
+    }
+
+    /// Whether a rule denies a message to a session that may read the queue where it waits.
+    fn denies(&self, holder: Holder<'_>, message: &Message) -> bool {
+        let _ = (holder, message);
+        false
+    }
 
     /// Sessions that the holder's user may have, this one included, where there is none of this name;
     /// `None` for any number.

@@ -76,6 +76,12 @@ impl Context {
         !self.is_resting() && (self.permit.as_ref()).is_none_or(|permit| permit.permits(topic))
     }
 
+    /// Whether a message of the subscription's queue may be delivered.
+    pub(crate) fn permits_message(&self, message: &Message) -> bool {
+        !self.is_resting()
+            && (self.permit.as_ref()).is_none_or(|permit| permit.permits_message(message))
+    }
+
     /// Whether the subscription has no right.
     pub(crate) fn is_resting(&self) -> bool {
         self.rest.is_some_and(|rest| !rest.is_over)

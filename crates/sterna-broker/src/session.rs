@@ -1,5 +1,6 @@
 //! A session's state.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -147,6 +148,8 @@ pub(crate) struct Browsing {
     pub(crate) after: Option<u64>,
     /// Messages that it has asked for and has no answer about.
     pub(crate) asked: u32,
+    /// Of the answer: messages about which its selector is still to be asked.
+    pub(crate) rest: VecDeque<Arc<Message>>,
 }
 
 /// Fields that few sessions have.
@@ -238,7 +241,8 @@ pub(crate) struct BrokerSession<P> {
     pub(crate) is_parked: bool,
     /// Whether its ledger has no room for what is to be sent next.
     pub(crate) is_blocked: bool,
-    /// Whether what is to be sent next waits until the store has it.
+    /// Whether what is to be sent next waits until the store has it, or for the next turn, when its consumer's selector
+    /// is asked about it.
     pub(crate) is_held: bool,
     /// Whether its consumer knows messages of the log by their places.
     pub(crate) names_places: bool,
@@ -437,12 +441,6 @@ impl<P> BrokerSession<P> {
 
     pub(crate) fn selector(&self) -> Option<&Arc<dyn Selector>> {
         self.rare.as_ref()?.selector.as_ref()
-    }
-
-    /// Whether a message is one that its consumer wants.
-    pub(crate) fn selects(&self, message: &Message) -> bool {
-        self.selector()
-            .is_none_or(|selector| selector.selects(message))
     }
 }
 

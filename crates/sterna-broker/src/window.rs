@@ -15,6 +15,7 @@ use crate::mail::Browse;
 use crate::message::{Message, Qos};
 use crate::nodes::{Entry, NIL};
 use crate::queues::Queues;
+use crate::selecting::Taste;
 use crate::tail::Waiting;
 
 /// A queue with consumers has in memory this many times the messages that it reads at once.
@@ -211,7 +212,7 @@ impl<P> Queues<P> {
     pub(crate) fn drop_first_of_group(&mut self, id: u32, lost: Option<LossReason>) -> bool {
         let mut dropped = None;
         match self.first_of_group(id) {
-            Pick::Nothing => return false,
+            Pick::Nothing | Pick::Later => return false,
             Pick::Entry(node) => {
                 if let Some(entry) = self.remove_from_group(id, node) {
                     self.settle_in_group(id, entry.position);
@@ -249,7 +250,7 @@ impl<P> Queues<P> {
     }
 
     /// The messages that a group is to read in the log now; `is_wanted` also where no member takes them.
-    pub(crate) fn plan_reading(&self, id: u32, is_wanted: bool) -> Option<Reading> {
+    pub(crate) fn plan_reading(&mut self, id: u32, is_wanted: bool) -> Option<Reading> {
         let group = self.groups.get(&id)?;
         let first = group.tail.first()?;
         if group.reading.is_some() || (group.attending == 0 && !is_wanted) {
@@ -269,6 +270,10 @@ impl<P> Queues<P> {
                 (group.members.get(member)).is_some_and(|member| member.credit > 0)
             });
             let seen = choices.map(|(_, choice)| choice.seen).min()?;
+            if self.work.is_spent() {
+                self.work.postpone_group(id);
+                return None;
+            }
             Some(seen)
         };
         let batch = self.batch_behind(group, after.unwrap_or(0));
@@ -309,13 +314,22 @@ impl<P> Queues<P> {
                 self.drop_read(id, tag, None);
                 continue;
             }
-            let mut choices = group.choices.iter();
-            let is_wanted = reading.after.is_none()
-                || choices.any(|(member, choice)| {
-                    choice.takes(message, tag)
-                        && (group.members.get(member)).is_some_and(|member| member.credit > 0)
-                });
-            if is_wanted {
+            let choices = group.choices.iter().filter(|(member, _)| {
+                (group.members.get(member)).is_some_and(|member| member.credit > 0)
+            });
+            let mut tastes = choices.map(|(_, choice)| choice.takes(message, tag, &self.work));
+            let taste = match reading.after {
+                None => Taste::Wanted,
+                // What is known of those before does not count: all are asked again.
+                Some(_) => tastes
+                    .find(|taste| matches!(taste, Taste::Wanted | Taste::Later))
+                    .unwrap_or(Taste::Unwanted),
+            };
+            if taste == Taste::Later {
+                reached = tag - 1;
+                break;
+            }
+            if taste == Taste::Wanted {
                 self.load(id, tag, message);
             }
         }

@@ -16,7 +16,8 @@ use sterna_broker::Eras;
 use sterna_cluster::BanRecord;
 
 use crate::config::{self, AddressPrefix};
-use crate::identity::{Table, origin};
+use crate::giving_way::{GivingWay, Owner, Table};
+use crate::identity::origin;
 
 /// The first byte of the key of a ban's record.
 const RECORD: u8 = b'b';
@@ -217,6 +218,18 @@ impl List {
         Some(ban)
     }
 
+    /// Ends the oldest ban of whoever has most of those that nobody has made by hand. False where there is none.
+    fn make_room(&mut self) -> bool {
+        let mut order = GivingWay::default();
+        for (id, ban) in &self.bans {
+            if &*ban.cause != BY_HAND {
+                let address = ban.banned.address.map(|address| address.first());
+                order.add(Owner::of(ban.banned.user.as_deref(), address), *id);
+            }
+        }
+        order.pop().and_then(|id| self.remove(id)).is_some()
+    }
+
     fn expire(&mut self, now_ms: u64) {
         let ends = self
             .bans
@@ -318,7 +331,7 @@ impl Bans {
         if let Some(id) = list.same(&ban.banned) {
             list.remove(id);
         }
-        if list.bans.len() >= limits.maximum_bans as usize {
+        if list.bans.len() >= limits.maximum_bans as usize && !list.make_room() {
             self.note_count(&list);
             return Err(TooManyBans);
         }
@@ -360,7 +373,7 @@ impl Bans {
                 // Operators know its number.
                 Some(known) if is_news => *known = ban,
                 None if is_news => {
-                    if list.bans.len() >= limits.maximum_bans as usize {
+                    if list.bans.len() >= limits.maximum_bans as usize && !list.make_room() {
                         return Err(TooManyBans);
                     }
                     let id = list.next;
@@ -428,7 +441,10 @@ impl Bans {
         let host = who.address.filter(|_| who.user.is_none()).map(origin);
         let key = self.hashing.hash_one((who.user, who.client, host));
         let mut list = self.list();
-        let logins = list.logins.entry(key, limits.maximum_flapping_entries);
+        let owner = Owner::of(who.user, who.address);
+        let logins = list
+            .logins
+            .entry(owner, key, limits.maximum_flapping_entries);
         let window_ms = u64::from(limits.flapping_window_s) * 1000;
         if now_ms.saturating_sub(logins.since_ms) >= window_ms {
             *logins = Logins {
@@ -627,6 +643,38 @@ mod tests {
                 && bans.find(10, who("ann", "", "")).is_none()
         );
         assert!(bans.page(10, 0, 9).0.is_empty());
+    }
+
+    /// A user who is banned under many names fills the list for nobody else.
+    #[test]
+    fn bans_by_behaviour_make_room_and_those_by_hand_do_not() {
+        let limits = config::Bans {
+            maximum_bans: 10,
+            ..config::Bans::default()
+        };
+        let by_behaviour = |user: &str, client: &str| Ban {
+            cause: "flapping".into(),
+            ..ban(user, client, "", Some(1_000))
+        };
+        let bans = Bans::default();
+        let by_hand = bans
+            .add(&limits, 0, ban("ann", "", "", None))
+            .expect("room");
+        let other = (bans.add(&limits, 0, by_behaviour("bob", "b"))).expect("room");
+        for number in 0..100 {
+            let client = format!("c{number}");
+            (bans.add(&limits, 0, by_behaviour("eve", &client))).expect("its own make room");
+        }
+        let late = bans
+            .add(&limits, 0, ban("dan", "", "", None))
+            .expect("room");
+        let (page, _) = bans.page(0, 0, 99);
+        assert_eq!(page.len(), 10);
+        for id in [by_hand, other, late] {
+            assert!(page.iter().any(|(known, _)| *known == id), "{id}");
+        }
+        assert!(bans.find(0, who("eve", "c99", "")).is_some());
+        assert!(bans.find(0, who("eve", "c0", "")).is_none());
     }
 
     #[test]

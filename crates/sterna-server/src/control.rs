@@ -2,6 +2,7 @@
 //! reload the configuration nor end the process.
 
 use std::fmt;
+use std::sync::Weak;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use sterna_broker::LostRights;
@@ -21,6 +22,38 @@ pub enum Failure {
     /// The node of a cluster goes by a wrong clock. It has to stop in order, and to begin anew with the wall clock as that is
     /// then.
     Anew(String),
+}
+
+/// Told while shards live: who holds it does not keep others from hearing of their end.
+pub(crate) type Report = Weak<Sender<Failure>>;
+
+/// What a thread holds that the process cannot do without: a panic there ends the process.
+#[derive(Debug)]
+pub(crate) struct Needed {
+    name: &'static str,
+    report: Report,
+}
+
+impl Needed {
+    /// For a thread of this name.
+    pub(crate) fn new(name: &'static str, report: &Report) -> Self {
+        Self {
+            name,
+            report: Weak::clone(report),
+        }
+    }
+}
+
+impl Drop for Needed {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(report) = self.report.upgrade()
+        {
+            let why = format!("the thread {} has panicked, which is a bug", self.name);
+            // Nobody may be listening.
+            let _ = report.send(Failure::Bug(why));
+        }
+    }
 }
 
 /// An order to the process.

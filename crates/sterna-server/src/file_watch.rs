@@ -12,6 +12,7 @@ use x509_parser::time::ASN1Time;
 
 use crate::certificate::{Certificate, CertificateUse};
 use crate::config::Tls;
+use crate::control::Needed;
 use crate::reload::{Live, locked};
 
 /// How often the thread looks at most whether something is to be done, and at least: the setting may change.
@@ -28,7 +29,7 @@ pub(crate) type Marks = Vec<(PathBuf, Mark)>;
 ///
 /// # Errors
 /// When the system refuses a thread.
-pub(crate) fn start(live: &Arc<Live>, known: Marks) -> std::io::Result<()> {
+pub(crate) fn start(live: &Arc<Live>, known: Marks, needed: Needed) -> std::io::Result<()> {
     let mut watcher = Watcher {
         known,
         ..Watcher::default()
@@ -37,7 +38,11 @@ pub(crate) fn start(live: &Arc<Live>, known: Marks) -> std::io::Result<()> {
     watcher.warn(&live.sources.certificates(), &warning_days(live));
     let live = Arc::downgrade(live);
     let thread = std::thread::Builder::new().name("files".to_owned());
-    thread.spawn(move || watcher.run(&live)).map(drop)
+    let work = move || {
+        let _needed = needed;
+        watcher.run(&live);
+    };
+    thread.spawn(work).map(drop)
 }
 
 #[derive(Default)]

@@ -6,6 +6,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use crate::control::Needed;
 use crate::identity::Issuer;
 
 /// How often the thread looks whether something is to be done.
@@ -26,10 +27,14 @@ pub(crate) trait Place: Send + Sync {
 ///
 /// # Errors
 /// When the system refuses a thread.
-pub(crate) fn start<P: Place + 'static>(place: &Arc<P>) -> std::io::Result<()> {
+pub(crate) fn start<P: Place + 'static>(place: &Arc<P>, needed: Needed) -> std::io::Result<()> {
     let place = Arc::downgrade(place);
     let thread = std::thread::Builder::new().name("token-keys".to_owned());
-    thread.spawn(move || run(&place)).map(drop)
+    let work = move || {
+        let _needed = needed;
+        run(&place);
+    };
+    thread.spawn(work).map(drop)
 }
 
 fn run<P: Place>(place: &Weak<P>) {
@@ -42,7 +47,7 @@ fn run<P: Place>(place: &Weak<P>) {
         let Some(issuer) = place.upgrade().map(|place| place.issuer()) else {
             return;
         };
-        let Some(url) = issuer.keys_url() else {
+        let Some(url) = issuer.keys_url_shown() else {
             interval = REST_INTERVAL;
             continue;
         };

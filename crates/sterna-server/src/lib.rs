@@ -34,6 +34,7 @@ pub mod data_directory;
 mod directory_watch;
 mod door;
 mod file_watch;
+mod giving_way;
 mod holding;
 mod http;
 pub mod identity;

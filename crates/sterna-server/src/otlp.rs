@@ -187,6 +187,7 @@ fn span(now_ms: u64, message: &Message, step: Step<'_>, parent: Parent<'_>) -> V
 
 fn run(url: &str, timeout: Duration, spans: &Receiver<Value>, lost: &AtomicU64) {
     let mut has_failed = false;
+    let shown = &*crate::config::without_secrets(url);
     while let Ok(first) = spans.recv() {
         let mut batch = vec![first];
         batch.extend(spans.try_iter().take(MAX_BATCH - 1));
@@ -201,14 +202,14 @@ fn run(url: &str, timeout: Duration, spans: &Receiver<Value>, lost: &AtomicU64) 
         if let Err(error) = &sent {
             lost.fetch_add(count, Ordering::Relaxed);
             if !has_failed {
-                tracing::warn!(url, %error, "spans cannot be sent");
+                tracing::warn!(url = shown, %error, "spans cannot be sent");
             }
         }
         has_failed = sent.is_err();
         if !has_failed {
             let lost = lost.swap(0, Ordering::Relaxed);
             if lost > 0 {
-                tracing::warn!(url, lost, "spans were lost");
+                tracing::warn!(url = shown, lost, "spans were lost");
             }
         }
     }

@@ -9,7 +9,7 @@ use sterna_broker::LostRights;
 use sterna_net::{Certificates, ClientAuthority, ClientKeys, Courier, Identity, SharedPages};
 
 use crate::certificate::{self, Certificate};
-use crate::config::{Config, Tls};
+use crate::config::{Config, Tls, without_secrets};
 use crate::control::{Awaited, Obeyed, Reloaded};
 use crate::data_directory::DataDirectory;
 use crate::identity::{Issuer, Tokens, Users};
@@ -204,7 +204,8 @@ fn issuer_after(new: &Issuer, old: &Issuer) -> Result<Option<Issuer>, String> {
     let Some(url) = new.keys_url() else {
         return Ok(None);
     };
-    let fault = |why: String| format!("authentication.jwt.keys_url: {url}: {why}");
+    let shown = without_secrets(url);
+    let fault = |why: String| format!("authentication.jwt.keys_url: {shown}: {why}");
     if let Some(text) = new.published_by(old) {
         return new.with_published(&text).map(Some).map_err(fault);
     }

@@ -25,20 +25,44 @@ struct Reader {
     standing: Option<Arc<Standing>>,
     /// The place of the rule whose question about the filter was answered, if one asks.
     answered: Option<usize>,
+    /// Whether it has the right to a queue: then it needs none to the topics of its messages, and a rule that denies
+    /// one still holds.
+    has_queue: bool,
 }
 
-impl Permit for Reader {
-    fn permits(&self, topic: &str) -> bool {
-        let subject = Subject {
+impl Reader {
+    fn subject(&self) -> Subject<'_> {
+        Subject {
             user: self.user.as_deref(),
             client: &self.client,
             origin: self.origin,
             standing: self.standing.as_deref(),
-        };
-        (self.rules).may_receive_by(subject, topic, |place| {
+        }
+    }
+}
+
+impl Permit for Reader {
+    fn permits(&self, topic: &str) -> bool {
+        if self.has_queue {
+            return !self.rules.denies(self.subject(), topic);
+        }
+        (self.rules).may_receive_by(self.subject(), topic, |place| {
             place.is_some() && place == self.answered
         })
     }
+
+    fn permits_message(&self, message: &Message) -> bool {
+        self.permits(message.topic()) && !denies_origin(&self.rules, self.subject(), message)
+    }
+}
+
+/// Whether a rule denies the subject a topic from which a dead letter has come.
+fn denies_origin(rules: &Rules, subject: Subject<'_>, message: &Message) -> bool {
+    // Only a queue has them, and a look into the properties of any other message would be dear.
+    if !message.topic().starts_with(amqp::QUEUE_LEVEL) {
+        return false;
+    }
+    amqp::topics_before_death(message).any(|topic| rules.denies(subject, topic))
 }
 
 /// The client's name, as the rules know it, of a session by its name.
@@ -257,6 +281,24 @@ impl Rights for InForce {
         self.rules.may_receive_by(subject, topic, |_| true)
     }
 
+    fn receives_message(&self, holder: Holder<'_>, message: &Message) -> bool {
+        self.receives(holder, message.topic())
+            && (is_own(holder)
+                || !self.with_subject(holder, |subject| {
+                    denies_origin(&self.rules, subject, message)
+                }))
+    }
+
+    fn denies(&self, holder: Holder<'_>, message: &Message) -> bool {
+        if is_own(holder) || amqp::is_dynamic(message.topic()) {
+            return false;
+        }
+        self.with_subject(holder, |subject| {
+            self.rules.denies(subject, message.topic())
+                || denies_origin(&self.rules, subject, message)
+        })
+    }
+
     fn most_sessions(&self, holder: Holder<'_>) -> Option<u32> {
         if is_own(holder) {
             return None;
@@ -297,6 +339,18 @@ impl Policy {
     fn standing_of(&self, holder: Holder<'_>) -> Option<Arc<Standing>> {
         self.standings
             .of(holder.owner, &client_of(holder.client_id))
+    }
+
+    /// Asks about the holder of a session as the rules know it.
+    fn with_subject<R>(&self, holder: Holder<'_>, ask: impl FnOnce(Subject<'_>) -> R) -> R {
+        let client = client_of(holder.client_id);
+        let standing = self.standings.of(holder.owner, &client);
+        ask(Subject {
+            user: holder.owner,
+            client: &client,
+            origin: Origin::of_endpoint(holder.endpoint),
+            standing: standing.as_deref(),
+        })
     }
 
     fn may_publish_will(
@@ -370,7 +424,20 @@ impl Policy {
             let node = amqp::topic_of_queue(&name_of_share(queue));
             match self.rules.read(subject, &node, stands).0 {
                 Reading::Refused | Reading::Asked => return Right::Nothing,
-                Reading::Whole | Reading::Part if is_link => return Right::Everything,
+                Reading::Whole | Reading::Part if is_link => {
+                    if !self.rules.deny_something(subject) {
+                        return Right::Everything;
+                    }
+                    return Right::Some(Arc::new(Reader {
+                        rules: self.rules.clone(),
+                        user: holder.owner.map(Arc::from),
+                        client,
+                        origin,
+                        standing,
+                        answered: None,
+                        has_queue: true,
+                    }));
+                }
                 // A client that names the filter must have the right to it, too.
                 Reading::Whole | Reading::Part => {}
             }
@@ -385,6 +452,7 @@ impl Policy {
                 origin,
                 standing,
                 answered,
+                has_queue: false,
             })),
         }
     }

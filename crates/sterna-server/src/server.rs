@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use crate::bans::Bans;
 use crate::certificate::{self, Certificate};
 use crate::cluster::Cluster;
 use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme};
-use crate::control::{Failure, Obeyed, OrderLetter};
+use crate::control::{Failure, Needed, Obeyed, OrderLetter};
 use crate::directory_watch;
 use crate::file_watch;
 use crate::http::Registry as HttpRegistry;
@@ -210,8 +210,15 @@ impl Server {
             &tracer,
             (&store, &cluster, &sources),
         )?;
-        let watch = watch(&memory, bound[0].courier())?;
         cluster.start(bound[0].courier(), bound[0].clock(), report.clone())?;
+        let report = Arc::new(report);
+        let of_threads = Arc::downgrade(&report);
+        store.report_to(Weak::clone(&of_threads));
+        let watch = watch(
+            &memory,
+            bound[0].courier(),
+            Needed::new("memory", &of_threads),
+        )?;
         let shared = Shared {
             in_force: Arc::clone(&in_force),
             report,
@@ -229,8 +236,9 @@ impl Server {
             courier,
         });
         let no_thread = |error| format!("cannot start a thread: {error}");
-        key_refresh::start(&live).map_err(no_thread)?;
-        file_watch::start(&live, files).map_err(no_thread)?;
+        let needed = |name| Needed::new(name, &of_threads);
+        key_refresh::start(&live, needed("token-keys")).map_err(no_thread)?;
+        file_watch::start(&live, files, needed("files")).map_err(no_thread)?;
         Ok(Self {
             listeners,
             live,
@@ -373,7 +381,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 struct Shared {
     /// The data directory stays locked as long as a shard runs.
     in_force: Arc<Mutex<InForce>>,
-    report: Sender<Failure>,
+    report: Arc<Sender<Failure>>,
     store: Arc<OpenStore>,
 }
 
@@ -439,8 +447,14 @@ fn parts(
 }
 
 /// Starts the watch over the memory, which tells all shards of another stage.
-fn watch(memory: &Arc<Memory>, mut courier: Courier<Mail>) -> Result<Watch, String> {
+fn watch(
+    memory: &Arc<Memory>,
+    mut courier: Courier<Mail>,
+    needed: Needed,
+) -> Result<Watch, String> {
     let tell = move || {
+        // It goes with the thread.
+        let _ = &needed;
         for shard in 0..courier.shards() {
             courier.post(shard, Mail::Memory);
         }
@@ -611,6 +625,7 @@ fn quic_config(config: &Config, listener: &Listener, identity: &QuicIdentity) ->
         max_half_open: network.maximum_half_open as usize,
         max_half_open_per_address: network.maximum_half_open_per_address as usize,
         retry_half_open: quic.retry_half_open as usize,
+        challenge_at_once: quic.challenge_at_once,
         server_id: identity.server_id,
         address_tokens: identity.address_tokens.clone(),
         reset_secret: identity.reset_secret,
@@ -642,6 +657,7 @@ fn broker_limits(config: &Config, ceiling_bytes: Option<u64>) -> Limits {
         group_members: broker.maximum_group_members as usize,
         group_window: broker.maximum_group_unacknowledged,
         counts_lost: config.amqp.queue_counts_lost_connections,
+        steps_per_turn: broker.maximum_steps_per_turn.into(),
         redelivery_pause_ms: broker.redelivery_pause_ms,
         redelivery_pause_most_ms: broker.maximum_redelivery_pause_ms,
         branch_messages: cluster.maximum_branch_messages as usize,

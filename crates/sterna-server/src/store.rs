@@ -8,6 +8,7 @@ use sterna_store::disk::RealDisk;
 use sterna_store::{Engine, Running, Settings, ShardStore, UsageReader};
 
 use crate::config::{self, Config, Durability};
+use crate::control::{Failure, Report};
 use crate::data_directory::DataDirectory;
 use crate::mail::Mail;
 use crate::node_clock::{NodeClock, SystemClocks};
@@ -46,6 +47,18 @@ impl OpenStore {
             engine: Some(engine),
             ..Self::default()
         })
+    }
+
+    /// Has the process told when a thread of the store has ended: without it, nothing is kept, or nothing ever goes.
+    pub(crate) fn report_to(&self, report: Report) {
+        if let Some(engine) = &self.engine {
+            engine.on_failure(move |why| {
+                if let Some(report) = report.upgrade() {
+                    // Nobody may be listening.
+                    let _ = report.send(Failure::Bug(format!("store: {why}")));
+                }
+            });
+        }
     }
 
     /// A shard's handle, which wakes the shard by a letter.

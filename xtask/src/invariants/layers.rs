@@ -11,6 +11,7 @@ const FOLDER: &str = "crates/sterna-server/src/";
 /// The modules of the server from bottom to top: each may use those that stand before it.
 const LAYERS: &[&str] = &[
     "config",
+    "giving_way",
     "authorization",
     "identity",
     "repeats",

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 
 use super::fields::Fields;
 use super::parser::{Arithmetic, Comparison, Expression};
+use super::steps::Steps;
 
 /// A value of an expression.
 #[derive(Clone, PartialEq, Debug)]
@@ -43,58 +44,82 @@ fn known(truth: Option<bool>) -> Operand<'static> {
     truth.map_or(Operand::Null, Operand::Boolean)
 }
 
-pub(super) fn evaluate<'v>(expression: &'v Expression, fields: &'v impl Fields) -> Operand<'v> {
-    let truth = |expression: &'v Expression| evaluate(expression, fields).truth();
+/// The value of an expression, as far as there are steps for it; any value without.
+pub(super) fn evaluate<'v>(
+    expression: &'v Expression,
+    fields: &'v impl Fields,
+    steps: &mut Steps,
+) -> Operand<'v> {
+    if !steps.take(1) {
+        return Operand::Null;
+    }
     match expression {
         Expression::Null => Operand::Null,
         Expression::Boolean(value) => Operand::Boolean(*value),
         Expression::Integer(value) => Operand::Integer(*value),
         Expression::Float(value) => Operand::Float(*value),
         Expression::String(text) => Operand::String(Cow::Borrowed(text)),
-        Expression::Identifier(name) => fields.field(name),
+        Expression::Identifier(name) => {
+            if steps.take(fields.lookup_steps()) {
+                fields.field(name)
+            } else {
+                Operand::Null
+            }
+        }
         // Unknown, unless one term settles it.
-        Expression::And(terms) => known(settled_by(false, terms.iter().map(truth))),
-        Expression::Or(terms) => known(settled_by(true, terms.iter().map(truth))),
-        Expression::Not(inner) => known(truth(inner).map(|truth| !truth)),
-        Expression::Negate(inner) => match evaluate(inner, fields) {
+        Expression::And(terms) => {
+            let truths = (terms.iter()).map(|term| evaluate(term, fields, steps).truth());
+            known(settled_by(false, truths))
+        }
+        Expression::Or(terms) => {
+            let truths = (terms.iter()).map(|term| evaluate(term, fields, steps).truth());
+            known(settled_by(true, truths))
+        }
+        Expression::Not(inner) => {
+            known((evaluate(inner, fields, steps).truth()).map(|truth| !truth))
+        }
+        Expression::Negate(inner) => match evaluate(inner, fields, steps) {
             Operand::Integer(value) => value.checked_neg().map_or(Operand::Null, Operand::Integer),
             Operand::Float(value) => Operand::Float(-value),
             _ => Operand::Null,
         },
         Expression::Arithmetic(operator, operands) => arithmetic(
             *operator,
-            &evaluate(&operands.0, fields),
-            &evaluate(&operands.1, fields),
+            &evaluate(&operands.0, fields, steps),
+            &evaluate(&operands.1, fields, steps),
         ),
-        Expression::Compare(comparison, operands) => known(compare(
-            *comparison,
-            &evaluate(&operands.0, fields),
-            &evaluate(&operands.1, fields),
-        )),
+        Expression::Compare(comparison, operands) => {
+            let left = evaluate(&operands.0, fields, steps);
+            let right = evaluate(&operands.1, fields, steps);
+            known(compare(*comparison, &left, &right, steps))
+        }
         Expression::Between(operands) => {
             let (value, lower, upper) = &**operands;
-            let value = evaluate(value, fields);
-            let lower = evaluate(lower, fields);
-            let upper = evaluate(upper, fields);
+            let value = evaluate(value, fields, steps);
+            let lower = evaluate(lower, fields, steps);
+            let upper = evaluate(upper, fields, steps);
             let bounds = [
-                compare(Comparison::GreaterOrEqual, &value, &lower),
-                compare(Comparison::LessOrEqual, &value, &upper),
+                compare(Comparison::GreaterOrEqual, &value, &lower, steps),
+                compare(Comparison::LessOrEqual, &value, &upper, steps),
             ];
             known(settled_by(false, bounds.into_iter()))
         }
         Expression::In(value, choices) => {
-            let value = evaluate(value, fields);
-            let equal = choices
-                .iter()
-                .map(|choice| compare(Comparison::Equal, &value, &evaluate(choice, fields)));
+            let value = evaluate(value, fields, steps);
+            let equal = choices.iter().map(|choice| {
+                let choice = evaluate(choice, fields, steps);
+                compare(Comparison::Equal, &value, &choice, steps)
+            });
             known(settled_by(true, equal))
         }
-        Expression::Like(value, pattern) => match evaluate(value, fields) {
+        Expression::Like(value, pattern) => match evaluate(value, fields, steps) {
             Operand::Null => Operand::Null,
-            Operand::String(text) => Operand::Boolean(pattern.matches(&text)),
+            Operand::String(text) => Operand::Boolean(pattern.matches(&text, steps)),
             _ => Operand::Boolean(false),
         },
-        Expression::IsNull(value) => Operand::Boolean(evaluate(value, fields) == Operand::Null),
+        Expression::IsNull(value) => {
+            Operand::Boolean(evaluate(value, fields, steps) == Operand::Null)
+        }
     }
 }
 
@@ -114,7 +139,17 @@ fn settled_by(decisive: bool, terms: impl Iterator<Item = Option<bool>>) -> Opti
 
 /// Values of different kinds are never equal, nor unequal, nor in any order; null makes a
 /// comparison unknown. Only numbers have an order.
-fn compare(comparison: Comparison, left: &Operand<'_>, right: &Operand<'_>) -> Option<bool> {
+fn compare(
+    comparison: Comparison,
+    left: &Operand<'_>,
+    right: &Operand<'_>,
+    steps: &mut Steps,
+) -> Option<bool> {
+    if let (Operand::String(a), Operand::String(b)) = (left, right)
+        && !steps.take_for(a.len().min(b.len()))
+    {
+        return None;
+    }
     let (is_ordered, ordering) = match (left, right) {
         (Operand::Null, _) | (_, Operand::Null) => return None,
         (Operand::Boolean(a), Operand::Boolean(b)) => (false, Some(a.cmp(b))),

@@ -15,6 +15,11 @@ const FEW: usize = 16;
 pub trait Fields {
     /// The value of a name; [`Operand::Null`] if there is none.
     fn field(&self, name: &str) -> Operand<'_>;
+
+    /// The steps that the next lookup takes.
+    fn lookup_steps(&self) -> u64 {
+        1
+    }
 }
 
 /// Header, properties and application properties of a message.
@@ -110,6 +115,17 @@ impl Fields for MessageFields<'_> {
             return value;
         }
         of_value(self.application(name))
+    }
+
+    fn lookup_steps(&self) -> u64 {
+        let properties = self.view.application_properties();
+        let properties = properties.map_or(0, |map| map.len());
+        match self.lookups.get() {
+            // They are sorted then.
+            FEW => 8 * properties as u64,
+            0..FEW => properties as u64,
+            _ => 16,
+        }
     }
 }
 

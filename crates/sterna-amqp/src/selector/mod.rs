@@ -10,6 +10,8 @@ mod fields;
 mod lexer;
 mod like;
 mod parser;
+mod steps;
+mod wild;
 
 use std::fmt;
 
@@ -17,6 +19,7 @@ pub use eval::Operand;
 pub use fields::{Fields, MessageFields};
 
 use crate::messaging::MessageView;
+use steps::Steps;
 
 /// Limits of one selector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +28,8 @@ pub struct SelectorLimits {
     pub max_bytes: usize,
     /// Deepest nesting of parentheses and operators. A row of the same `AND` or `OR` counts once.
     pub max_depth: u8,
+    /// Bytes of all patterns of `LIKE`.
+    pub max_pattern_bytes: usize,
 }
 
 impl Default for SelectorLimits {
@@ -32,6 +37,7 @@ impl Default for SelectorLimits {
         Self {
             max_bytes: 8_192,
             max_depth: 64,
+            max_pattern_bytes: 1_024,
         }
     }
 }
@@ -72,11 +78,11 @@ impl Selector {
                 detail: "selector is too long",
             });
         }
-        parser::parse(text, limits.max_depth).map(|expression| Self { expression })
+        parser::parse(text, limits).map(|expression| Self { expression })
     }
 
     /// Whether a message is selected: whether the expression is true, and neither false nor
-    /// unknown.
+    /// unknown. It takes as much work as it takes.
     #[must_use]
     pub fn matches(&self, message: &MessageView<'_>) -> bool {
         self.matches_fields(&MessageFields::new(message))
@@ -85,6 +91,19 @@ impl Selector {
     /// Whether something with these fields is selected.
     #[must_use]
     pub fn matches_fields(&self, fields: &impl Fields) -> bool {
-        eval::evaluate(&self.expression, fields) == Operand::Boolean(true)
+        let mut steps = Steps::new(u64::MAX);
+        eval::evaluate(&self.expression, fields, &mut steps) == Operand::Boolean(true)
+    }
+
+    /// As [`matches`](Self::matches), with no more work than `steps`, each of which is some nanoseconds: a part of the
+    /// expression, or four bytes of a text. What is left of them is written back. `None` where they were not enough.
+    #[must_use]
+    pub fn matches_within(&self, message: &MessageView<'_>, steps: &mut u64) -> Option<bool> {
+        let mut left = Steps::new(*steps);
+        let fields = MessageFields::new(message);
+        let is_true =
+            eval::evaluate(&self.expression, &fields, &mut left) == Operand::Boolean(true);
+        *steps = left.left();
+        (!left.is_over()).then_some(is_true)
     }
 }

@@ -1,8 +1,8 @@
 //! From tokens to an expression.
 
-use super::SelectorError;
 use super::lexer::{Keyword, Lexer, Token};
 use super::like::Pattern;
+use super::{SelectorError, SelectorLimits};
 
 /// An expression. Its height is limited when it is read, so that walking it is safe.
 #[derive(Clone, Debug)]
@@ -44,18 +44,19 @@ pub(super) enum Comparison {
     GreaterOrEqual,
 }
 
-pub(super) fn parse(text: &str, max_depth: u8) -> Result<Expression, SelectorError> {
+pub(super) fn parse(text: &str, limits: &SelectorLimits) -> Result<Expression, SelectorError> {
     let mut lexer = Lexer::new(text);
     let (position, token) = lexer.next()?;
     let mut parser = Parser {
         lexer,
         token,
         position,
+        pattern_bytes_left: limits.max_pattern_bytes,
     };
     if parser.token == Token::End {
         return Ok(Expression::Boolean(true));
     }
-    let expression = parser.or(max_depth)?;
+    let expression = parser.or(limits.max_depth)?;
     if parser.token == Token::End {
         Ok(expression)
     } else {
@@ -68,6 +69,8 @@ struct Parser<'s> {
     /// The token that comes next, and where it is.
     token: Token<'s>,
     position: usize,
+    /// Bytes that further patterns may have.
+    pattern_bytes_left: usize,
 }
 
 type Parsed = Result<Expression, SelectorError>;
@@ -184,6 +187,9 @@ impl<'s> Parser<'s> {
             Expression::In(Box::new(left), values.into())
         } else if self.keyword(Keyword::Like)? {
             let pattern = self.string()?;
+            self.pattern_bytes_left = (self.pattern_bytes_left)
+                .checked_sub(pattern.len())
+                .ok_or_else(|| self.error("patterns of LIKE are too long"))?;
             let mut escape = None;
             if self.keyword(Keyword::Escape)? {
                 let position = self.position;

@@ -203,6 +203,7 @@ fn length_and_depth_are_limited() {
     let limits = SelectorLimits {
         max_bytes: 100_000,
         max_depth: 20,
+        max_pattern_bytes: 10,
     };
     let parses = |text: &str| Selector::parse(text, &limits).is_ok();
     let nested = |levels: usize| format!("{}a{}", "(".repeat(levels), ")".repeat(levels));
@@ -217,6 +218,60 @@ fn length_and_depth_are_limited() {
     assert!(parses(&vec!["a = 1"; 5_000].join(" AND ")));
     assert!(parses(&vec!["a = 1"; 5_000].join(" OR ")));
     assert!(!parses(&"a".repeat(100_001)));
+    // Patterns together, wherever they are.
+    assert!(parses("a LIKE '%12345' OR NOT b LIKE 'abc%'"));
+    assert!(!parses("a LIKE '%12345' OR NOT b LIKE 'abcd%'"));
+}
+
+/// What a selector costs is counted, whatever part of it is dear.
+#[test]
+fn no_more_work_is_done_than_there_are_steps() {
+    let long = "a".repeat(65_000);
+    let mut out = BytesMut::new();
+    MessageWriter::new(&mut out).application_properties(|map| {
+        for number in 0..1_000 {
+            map.push(&Value::String(&format!("p{number}")), &Value::Int(number));
+        }
+        map.push(&Value::String("long"), &Value::String(&long));
+    });
+    let view = MessageView::parse(&out).unwrap();
+    let cost = |text: &str| {
+        let limits = SelectorLimits {
+            max_bytes: 1 << 20,
+            ..SelectorLimits::default()
+        };
+        let selector = Selector::parse(text, &limits).expect(text);
+        let mut left = 1 << 40;
+        assert_eq!(
+            selector.matches_within(&view, &mut left),
+            Some(false),
+            "{text}"
+        );
+        let cost = (1 << 40) - left;
+        // It stops where they end.
+        let mut few = cost / 2;
+        assert_eq!(selector.matches_within(&view, &mut few), None, "{text}");
+        assert_eq!(few, 0);
+        let mut enough = cost;
+        assert_eq!(selector.matches_within(&view, &mut enough), Some(false));
+        cost
+    };
+    let like = cost(&format!("long LIKE '%{}b'", "a".repeat(1_000)));
+    assert!(like < 3_000, "an end is compared, not searched: {like}");
+    let like = cost(&format!("long LIKE '%{}b%'", "a".repeat(1_000)));
+    assert!((16_000..40_000).contains(&like), "{like}");
+    let comparisons = cost(&vec!["long <> long"; 100].join(" OR "));
+    assert!(comparisons > 100 * 16_000, "{comparisons}");
+    let choices = cost(&format!("p1 IN ({})", vec!["7"; 5_000].join(",")));
+    assert!(choices > 5_000, "{choices}");
+    let names = cost("p1 + p2 IS NULL");
+    assert!(
+        names > 2_000,
+        "each of few lookups looks at all properties: {names}"
+    );
+    let many = (0..900).map(|number| format!("p{number} = -1"));
+    let many = cost(&many.collect::<Vec<_>>().join(" OR "));
+    assert!(many < 900 * 60, "{many}");
 }
 
 struct NoFields;

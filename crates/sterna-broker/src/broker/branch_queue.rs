@@ -8,6 +8,7 @@ use crate::losses::LossReason;
 use crate::message::Qos;
 use crate::nodes::{Entry, NIL};
 use crate::queues::Queues;
+use crate::selecting::Taste;
 
 impl<P> Queues<P> {
     /// How many messages a branch takes at this moment: as its members do, and as far as it may hold them.
@@ -76,6 +77,9 @@ impl<P> Queues<P> {
 
     /// Gives what no member of a branch takes back to the root.
     pub(super) fn return_leftovers(&mut self, name: &Arc<str>, id: u32) {
+        if self.work.groups.contains(&id) {
+            return; // a member may want it, which is known in the next turn
+        }
         while let Some(group) = self.groups.get(&id) {
             let node = group.queue.first();
             if node == NIL {
@@ -95,7 +99,9 @@ impl<P> Queues<P> {
                         let choice = group.choices.get(id);
                         member.attendance != 0
                             && member.credit == 0
-                            && choice.is_none_or(|choice| choice.takes(message, tag))
+                            && choice.is_none_or(|choice| {
+                                choice.takes(message, tag, &self.work) != Taste::Unwanted
+                            })
                     })
                 });
             let is_forbidden = message.is_some_and(|message| group.is_for_nobody(message.topic()));

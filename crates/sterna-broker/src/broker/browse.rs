@@ -3,6 +3,7 @@
 //! A browser asks the queue's shard for as many messages as it takes, from behind the last that it has
 //! seen. At the end of the queue the browsing ends.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Broker;
@@ -12,6 +13,7 @@ use crate::mail::{Address, Browse, Browsed, Letter};
 use crate::message::Qos;
 use crate::nodes::NIL;
 use crate::queues::Item;
+use crate::selecting::Taste;
 use crate::session::Browsing;
 
 /// Messages in one letter.
@@ -39,6 +41,7 @@ impl<P: DoorState> Broker<P> {
             group,
             after: None,
             asked: 0,
+            rest: VecDeque::new(),
         }));
         self.browse_on(slot);
         self.finish(now_ms);
@@ -138,14 +141,37 @@ impl<P: DoorState> Broker<P> {
         let Some(browsing) = session.browsing_mut() else {
             return;
         };
-        browsing.asked = 0;
         browsing.after = browsed.after;
-        for message in browsed.messages {
-            if self.queues.sessions[slot].selects(&message) {
-                self.queues.push(now_ms, slot, copy_of(message));
+        browsing.rest = browsed.messages.into();
+        self.look_at_browsed(now_ms, slot);
+    }
+
+    /// A browser looks at what has come, as far as its selector has steps for it.
+    pub(super) fn look_at_browsed(&mut self, now_ms: u64, slot: u32) {
+        while let Some(browsing) = self.queues.sessions[slot].browsing_mut()
+            && let Some(message) = browsing.rest.pop_front()
+        {
+            if self.is_denied(slot, &message) {
+                continue;
+            }
+            match self.queues.taste(slot, &message) {
+                Taste::Wanted => self.queues.push(now_ms, slot, copy_of(message)),
+                Taste::Unwanted => {}
+                Taste::Later => {
+                    if let Some(browsing) = self.queues.sessions[slot].browsing_mut() {
+                        browsing.rest.push_front(message);
+                    }
+                    return self.queues.work.browsers.push(slot);
+                }
+                // It is let go.
+                Taste::TooDear => return,
             }
         }
-        if browsed.after.is_some() {
+        let Some(browsing) = self.queues.sessions[slot].browsing_mut() else {
+            return;
+        };
+        browsing.asked = 0;
+        if browsing.after.is_some() {
             self.browse_on(slot);
             self.tell_drained(slot);
         } else {

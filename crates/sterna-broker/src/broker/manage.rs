@@ -436,7 +436,7 @@ impl<P: DoorState> Broker<P> {
                     is_reading = true;
                     break;
                 }
-                Pick::Nothing => break,
+                Pick::Nothing | Pick::Later => break,
             };
             let entry = self.queues.nodes.entry(node);
             let Some((message, position)) =

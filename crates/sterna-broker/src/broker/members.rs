@@ -17,6 +17,7 @@ use crate::message::Qos;
 use crate::nodes::NIL;
 use crate::queues::{Item, QueueKey};
 use crate::route::RouteUpdate;
+use crate::selecting::Asked;
 use crate::session::{BrokerSession, DemandShare, Subscription};
 
 impl<P: DoorState> Broker<P> {
@@ -349,7 +350,8 @@ impl<P: DoorState> Broker<P> {
             group.choices.remove(&member);
             let permit = known.permit();
             if selector.is_some() || permit.is_some() {
-                let choice = Choice::new(selector, permit, group.queue.first());
+                let whose = Asked::Member(member, attendance);
+                let choice = Choice::new(whose, selector, permit, group.queue.first());
                 group.choices.insert(member, choice, hashing);
             }
             group.list_if_available(member);
@@ -419,8 +421,8 @@ impl<P: DoorState> Broker<P> {
                     waits_for_log.push(member);
                     continue;
                 }
-                // It has its turn again when something comes that it hasn't seen.
-                Pick::Nothing => continue,
+                // It has its turn again when something comes that it hasn't seen, or in the next turn.
+                Pick::Nothing | Pick::Later => continue,
             };
             let entry = self.queues.remove_from_group(id, node);
             let message = entry.as_ref().and_then(|entry| entry.message.clone());

@@ -37,6 +37,7 @@ mod sleep;
 mod subscribe;
 mod takeover;
 mod timers;
+mod turns;
 mod unsubscribe;
 mod wills;
 
@@ -363,6 +364,11 @@ impl<P: DoorState> Broker<P> {
             Letter::End { client_id } => {
                 self.end_session_of(now_ms, &client_id);
             }
+            Letter::TooDear {
+                slot,
+                generation,
+                attendance,
+            } => self.selector_too_dear(now_ms, slot, generation, attendance),
             Letter::Browse(browse) => self.queue_browsed(now_ms, browse),
             Letter::Browsed(browsed) => self.browsed(now_ms, *browsed),
             Letter::Bury(dead) => self.bury(now_ms, *dead),
@@ -400,6 +406,7 @@ impl<P: DoorState> Broker<P> {
             | queues.ready_roots.len()
             | queues.branches.dirty.len()
             | queues.weighed.len()
+            | usize::from(queues.work.has_dear())
             | usize::from(self.far.has_words())
             | queues.sessions.unpacked();
         if left != 0 {
@@ -445,6 +452,8 @@ impl<P: DoorState> Broker<P> {
                 self.take_answers(now_ms);
             } else if let Some(name) = self.queues.branches.dirty.pop() {
                 self.look_after_branch(now_ms, &name);
+            } else if self.queues.work.has_dear() {
+                self.let_dear_go(now_ms);
             } else if self.far.has_words() {
                 self.hear_own(now_ms);
             } else if let Some(slot) = self.queues.ready_roots.pop() {

@@ -283,6 +283,7 @@ impl<P: DoorState> Broker<P> {
         session.set_consumer(Some(request.consumer));
         session.is_parked = false;
         session.is_blocked = false;
+        session.is_held = false;
         session.names_places = false;
         session.set_taste(request.on_demand, request.selector);
         session.expiry_s = request.expiry_s;
@@ -605,6 +606,7 @@ impl<P: DoorState> Broker<P> {
         session.pending = crate::nodes::List::default();
         session.account = Account::default();
         session.is_blocked = false;
+        session.is_held = false;
         session.protocol = P::default();
         if let Some(rare) = &mut session.rare {
             rare.rehomed.clear();

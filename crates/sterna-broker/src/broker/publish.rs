@@ -224,6 +224,7 @@ impl<P: DoorState> Broker<P> {
     pub fn retained(&self, now_ms: u64, topic: &str) -> Option<Arc<Message>> {
         self.directory
             .retained_before(topic, false, u64::MAX, now_ms, 1)
+            .0
             .pop()
     }
 

@@ -250,13 +250,14 @@ impl<P: DoorState> Broker<P> {
                 let known_retained = session.account.retained_messages as usize;
                 let room = limits.retained_deliveries.saturating_sub(known_retained);
                 let head = (rest, self.directory.head());
-                let changed = (self.directory).retained_changed(
+                let (changed, visited) = (self.directory).retained_changed(
                     parsed.topics,
                     parsed.wild,
                     head,
                     now_ms,
                     room,
                 );
+                self.queues.work.visited(visited);
                 let flags = known.flags;
                 let context = self.queues.sessions[slot].subscriptions.get(&*filter);
                 let context = context.and_then(|known| known.context.clone());
@@ -281,6 +282,12 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn first_permitted(&mut self, now_ms: u64, slot: u32) -> Option<(u32, Qos)> {
         loop {
             let (node, qos) = self.queues.first_pending(now_ms, slot)?;
+            if !self.queues.first_is_selected(slot, node)? {
+                if let Some(entry) = self.queues.remove_pending(slot, node) {
+                    self.queues.forget_stored(slot, &entry);
+                }
+                continue;
+            }
             let entry = self.queues.nodes.entry_mut(node)?;
             if !std::mem::take(&mut entry.is_to_be_judged) || self.may_have(slot, node) {
                 return Some((node, qos));

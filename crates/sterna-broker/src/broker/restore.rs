@@ -513,6 +513,7 @@ impl<P: DoorState> Broker<P> {
                 is_owned: true,
                 is_claimed: false,
                 is_to_be_judged: false,
+                is_to_be_selected: false,
             };
             rehomed.push((tag, self.queues.restore(&mut ledger, slot, entry)));
         }

@@ -265,14 +265,25 @@ impl<P: DoorState> Broker<P> {
             return true;
         };
         if entry.group == NIL {
-            return self.receives(slot, message.topic());
+            let session = &self.queues.sessions[slot];
+            let rights = self.rights.as_ref().filter(|_| !session.is_root());
+            return rights.is_none_or(|rights| {
+                self.of_holder(session, |holder| rights.receives_message(holder, message))
+            });
         }
         let mut subscriptions = self.queues.sessions[slot].subscriptions.iter();
         let of_group = subscriptions.find(|(_, known)| known.group == entry.group);
         of_group.is_some_and(|(_, known)| {
             let context = known.context.as_ref();
-            context.is_none_or(|context| context.permits(message.topic()))
+            context.is_none_or(|context| context.permits_message(message))
         })
+    }
+
+    /// Whether a rule denies a browser a message of the queue that it looks at.
+    pub(super) fn is_denied(&self, slot: u32, message: &Message) -> bool {
+        let session = &self.queues.sessions[slot];
+        (self.rights.as_ref())
+            .is_some_and(|rights| self.of_holder(session, |holder| rights.denies(holder, message)))
     }
 
     /// Whether a session may have messages of a topic in its own queue.

@@ -464,6 +464,7 @@ impl<P: DoorState> Broker<P> {
             let position = (position, was_sent);
             self.queues
                 .append_own(now_ms, slot, position, message, &target);
+            self.queues.note_unselected(slot);
             if !may_have {
                 self.queues.judge_last(slot, is_known);
             }
@@ -504,7 +505,7 @@ impl<P: DoorState> Broker<P> {
         if found.is_empty() {
             return targets;
         }
-        if !session.selects(message) {
+        if !self.queues.selects(slot, message) {
             return targets;
         }
         merge(&found, &mut targets);

@@ -15,6 +15,7 @@ use crate::nodes::NIL;
 use crate::queues::Item;
 use crate::records::{self, Kind, SubscriptionRecord};
 use crate::route::{Context, Place, RouteFlags, RouteUpdate};
+use crate::selecting::Lookup;
 use crate::session::Subscription;
 
 impl<P: DoorState> Broker<P> {
@@ -132,8 +133,15 @@ impl<P: DoorState> Broker<P> {
                 self.attend_group(slot, group, 0);
             }
         } else if wanted {
-            retained =
-                self.append_retained(now_ms, slot, &parsed, length, options, context.as_ref());
+            retained = self.append_retained(
+                now_ms,
+                slot,
+                &text,
+                &parsed,
+                length,
+                options,
+                context.as_ref(),
+            );
         }
         self.finish(now_ms);
         Ok(Subscribed {
@@ -269,10 +277,33 @@ impl<P: DoorState> Broker<P> {
         &mut self,
         now_ms: u64,
         slot: u32,
+        text: &Arc<str>,
         filter: &Filter<'_>,
         length: u64,
         options: SubscribeOptions,
         context: Option<&Arc<Context>>,
+    ) -> usize {
+        let lookup = Lookup {
+            filter: Arc::clone(text),
+            length,
+            options: (options.qos, options.no_local),
+            context: context.cloned(),
+        };
+        if filter.wild && self.queues.work.is_spent() {
+            let generation = self.queues.sessions[slot].generation;
+            self.queues.work.postpone_lookup(slot, generation, lookup);
+            return 0;
+        }
+        self.look_up(now_ms, slot, &lookup, filter.wild)
+    }
+
+    /// Appends the retained messages that are looked up to a session's queue. Returns their number.
+    pub(super) fn look_up(
+        &mut self,
+        now_ms: u64,
+        slot: u32,
+        lookup: &Lookup,
+        is_wild: bool,
     ) -> usize {
         let session = &self.queues.sessions[slot];
         let room = self
@@ -280,11 +311,11 @@ impl<P: DoorState> Broker<P> {
             .limits
             .retained_deliveries
             .saturating_sub(session.account.retained_messages as usize);
-        let messages =
-            self.directory
-                .retained_before(filter.topics, filter.wild, length, now_ms, room);
-        let options = (options.qos, options.no_local);
-        self.append_copies(now_ms, slot, messages, options, context)
+        let (messages, visited) =
+            (self.directory).retained_before(&lookup.filter, is_wild, lookup.length, now_ms, room);
+        self.queues.work.visited(visited);
+        let context = lookup.context.as_ref();
+        self.append_copies(now_ms, slot, messages, lookup.options, context)
     }
 
     /// Appends copies of retained messages to a session's queue, as a subscription wants them. Returns their number.
@@ -302,9 +333,8 @@ impl<P: DoorState> Broker<P> {
             if no_local && message.origin() == origin && origin != Origin::NONE {
                 continue;
             }
-            let session = &self.queues.sessions[slot];
             if context.is_some_and(|context| !context.permits(message.topic()))
-                || !session.selects(&message)
+                || !self.queues.selects(slot, &message)
             {
                 continue;
             }
@@ -327,6 +357,7 @@ impl<P: DoorState> Broker<P> {
                     position: 0,
                 },
             );
+            self.queues.note_unselected(slot);
         }
         appended
     }

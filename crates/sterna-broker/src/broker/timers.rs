@@ -33,6 +33,7 @@ impl<P: DoorState> Broker<P> {
             self.survey_due_ms(),
             self.far_due_ms(),
             self.judging_due_ms(),
+            self.queues.work.has_postponed().then_some(0),
         ];
         all.into_iter().flatten().min()
     }

@@ -418,7 +418,8 @@ impl Directory {
         is_cleared
     }
 
-    /// The retained messages of a filter that were set before the route log had this length.
+    /// The retained messages of a filter that were set before the route log had this length, and how many places it has
+    /// looked at.
     pub(crate) fn retained_before(
         &self,
         filter: &str,
@@ -426,7 +427,7 @@ impl Directory {
         length: u64,
         now_ms: u64,
         limit: usize,
-    ) -> Vec<Arc<Message>> {
+    ) -> (Vec<Arc<Message>>, usize) {
         let retained = self.retained.read().unwrap_or_else(PoisonError::into_inner);
         retained.find(filter, wild, length, now_ms, limit)
     }
@@ -440,7 +441,7 @@ impl Directory {
         (rest, length): (Rest, u64),
         now_ms: u64,
         limit: usize,
-    ) -> Vec<Arc<Message>> {
+    ) -> (Vec<Arc<Message>>, usize) {
         let retained = self.retained.read().unwrap_or_else(PoisonError::into_inner);
         retained.find_changed(filter, wild, (rest, length), now_ms, limit)
     }

@@ -148,6 +148,7 @@ impl Retained {
         }
     }
 
+    /// Messages of a filter that were set before the route log had a length, and how many places it has looked at.
     pub(crate) fn find(
         &self,
         filter: &str,
@@ -155,7 +156,7 @@ impl Retained {
         length: u64,
         now_ms: u64,
         limit: usize,
-    ) -> Vec<Arc<Message>> {
+    ) -> (Vec<Arc<Message>>, usize) {
         self.find_where(filter, wild, now_ms, limit, |kept| kept.length < length)
     }
 
@@ -168,7 +169,7 @@ impl Retained {
         (rest, length): (Rest, u64),
         now_ms: u64,
         limit: usize,
-    ) -> Vec<Arc<Message>> {
+    ) -> (Vec<Arc<Message>>, usize) {
         self.find_where(filter, wild, now_ms, limit, |kept| {
             kept.length < length
                 && match rest.length {
@@ -185,8 +186,8 @@ impl Retained {
         now_ms: u64,
         limit: usize,
         is_it: impl Fn(&Kept) -> bool,
-    ) -> Vec<Arc<Message>> {
-        let mut messages = Vec::new();
+    ) -> (Vec<Arc<Message>>, usize) {
+        let (mut messages, mut visited) = (Vec::new(), 1);
         let mut take = |kept: &Kept| {
             if is_it(kept) && !kept.message.is_expired(now_ms) {
                 messages.push(Arc::clone(&kept.message));
@@ -195,11 +196,11 @@ impl Retained {
         };
         if limit == 0 {
         } else if wild {
-            self.topics.matching_filter(filter, take);
+            visited = self.topics.matching_filter(filter, take);
         } else if let Some(kept) = self.topics.get(filter) {
             take(kept);
         }
-        messages
+        (messages, visited)
     }
 
     /// Up to `limit` messages of a filter after the first `skip`, and whether there are more.

@@ -17,9 +17,9 @@ struct Letter {
 }
 
 impl Selector for Letter {
-    fn selects(&self, message: &Message) -> bool {
+    fn selects(&self, message: &Message, _steps: &mut u64) -> Option<bool> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        message.payload().first() == Some(&self.letter)
+        Some(message.payload().first() == Some(&self.letter))
     }
 }
 

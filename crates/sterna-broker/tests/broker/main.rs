@@ -33,6 +33,7 @@ mod rights_return;
 mod room;
 #[path = "../seeds/mod.rs"]
 mod seeds;
+mod selecting;
 mod sessions;
 mod shared;
 mod subscriptions;

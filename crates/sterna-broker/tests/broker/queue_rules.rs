@@ -469,8 +469,8 @@ fn a_crash_leaves_a_rejected_message_in_one_place() {
 struct EndsWith(u8);
 
 impl Selector for EndsWith {
-    fn selects(&self, message: &Message) -> bool {
-        message.payload().ends_with(&[self.0])
+    fn selects(&self, message: &Message, _steps: &mut u64) -> Option<bool> {
+        Some(message.payload().ends_with(&[self.0]))
     }
 }
 

@@ -299,8 +299,8 @@ fn what_nobody_can_take_dies_wherever_it_waited() {
 struct EndsWith(&'static str);
 
 impl Selector for EndsWith {
-    fn selects(&self, message: &Message) -> bool {
-        message.payload().ends_with(self.0.as_bytes())
+    fn selects(&self, message: &Message, _steps: &mut u64) -> Option<bool> {
+        Some(message.payload().ends_with(self.0.as_bytes()))
     }
 }
 

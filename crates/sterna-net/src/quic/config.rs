@@ -60,6 +60,13 @@ pub struct QuicConfig {
     /// Number of half-open connections per peer address from which newcomers get a Retry. Default:
     /// 256.
     pub retry_half_open_per_address: usize,
+    /// Whether a client that sends from another address gets a path challenge at once. Default: yes.
+    ///
+    /// The library (quinn-proto 0.11.19) fills a challenge up to 1,200 bytes, also where RFC 9000, section 8.2.1, allows a
+    /// smaller one. With this, one leaves before so much may be sent to the new address, while all that has gone to
+    /// addresses without a proof keeps to three times what came from the client. Without, a device waits until it has
+    /// sent 400 bytes from there.
+    pub challenge_at_once: bool,
     /// Most handshakes begun in one turn. Each takes about 150 us of CPU: this limits the delay
     /// that new connections add for all clients. Default: 16.
     pub handshakes_per_turn: usize,
@@ -121,6 +128,7 @@ impl Default for QuicConfig {
             max_half_open_per_address: 1_024,
             retry_half_open: 2_048,
             retry_half_open_per_address: 256,
+            challenge_at_once: true,
             handshakes_per_turn: 16,
             waiting_handshakes: 1_024,
             max_early_bytes: 16 * 1024,

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use quinn_proto::{
-    Connection, ConnectionError, ConnectionEvent, Event, StreamEvent, StreamId, TransportErrorCode,
-    VarInt,
+    Connection, ConnectionError, ConnectionEvent, Event, StreamEvent, StreamId, Transmit,
+    TransportErrorCode, VarInt,
 };
 use sterna_quic::{PathMemory, SavedPath};
 
@@ -26,7 +26,7 @@ use super::refusals::{self, Refusals};
 use super::stream_credit::StreamCredit;
 use super::tls::{self, Negotiated, TlsServer};
 use super::trace::Tracer;
-use super::unproved::Unproved;
+use super::unproved::{Strays, Unproved};
 use crate::peers::{Peers, Place};
 use crate::{
     Clock, CloseReason, ConnectionInfo, EarlyData, RefusedCertificate, Trace, TransportKind,
@@ -142,6 +142,7 @@ pub(super) struct Connected {
     pub(super) credit: StreamCredit,
     pub(super) figures: Figures,
     pub(super) moving: Option<Box<Moving>>,
+    strays: Option<Box<Strays>>,
     /// Whether the library puts a path challenge into each packet to the peer's address.
     pub(super) is_challenging: bool,
     pub(super) trace: Option<Box<Tracer>>,
@@ -184,6 +185,7 @@ impl Connected {
             credit: StreamCredit::default(),
             figures: Figures::default(),
             moving: None,
+            strays: None,
             is_challenging: false,
             trace: None,
             ticket: None,
@@ -249,6 +251,38 @@ impl Connected {
             (None, Some(moving)) => Some(&mut moving.unproved),
             (None, None) => None,
         }
+    }
+
+    /// An address that the peer has proved, once the handshake is over: nothing is limited there.
+    fn is_proved(&self, address: SocketAddr) -> bool {
+        let moving = self.moving.as_ref();
+        address == moving.map_or_else(|| self.quic.remote_address(), |moving| moving.known())
+    }
+
+    /// Counts a datagram for the address that it came from, after it was read.
+    pub(super) fn note_received(&mut self, from: SocketAddr, bytes: usize) {
+        let is_free = self.handshake.is_some() || self.is_proved(from);
+        match self.unproved() {
+            Some(unproved) if unproved.is_of(from) => unproved.received(from, bytes),
+            _ if is_free => {}
+            _ => self.strays().received(from, bytes),
+        }
+    }
+
+    /// Number of bytes, from the beginning, that may leave now for where they go.
+    pub(super) fn admit(&mut self, transmit: &Transmit, bytes: &[u8]) -> usize {
+        let to = transmit.destination;
+        let is_free = self.handshake.is_some() || self.is_proved(to);
+        match self.unproved() {
+            Some(unproved) if unproved.is_of(to) => unproved.admit(transmit, bytes),
+            _ if is_free => transmit.size,
+            _ => self.strays().admit(transmit, bytes),
+        }
+    }
+
+    /// Addresses that have proved nothing, beside the peer's.
+    pub(super) fn strays(&mut self) -> &mut Strays {
+        self.strays.get_or_insert_default()
     }
 
     /// Counts a datagram with early data; returns false where it is too much.

@@ -298,9 +298,7 @@ impl Driver {
             connection.note_unread(&mut self.shared, length);
             connection.gaps.arrived(length);
             // After a move it counts for the new address.
-            if let Some(unproved) = connection.unproved() {
-                unproved.received(from, length);
-            }
+            connection.note_received(from, length);
             self.after_input(slot);
         }
     }
@@ -644,14 +642,12 @@ impl Driver {
                     trace.sent(now, transmit.size, transmit.segment_size);
                 }
                 sent = true;
-                if let Some(unproved) = connection.unproved() {
-                    let built_bytes = transmit.size;
-                    transmit.size = unproved.admit(&transmit, buffer);
-                    let is_stopped = transmit.size < built_bytes;
-                    self.shared.counters.amplification_stops += u64::from(is_stopped);
-                    if transmit.size == 0 {
-                        continue;
-                    }
+                let built_bytes = transmit.size;
+                transmit.size = connection.admit(&transmit, buffer);
+                let is_stopped = transmit.size < built_bytes;
+                self.shared.counters.amplification_stops += u64::from(is_stopped);
+                if transmit.size == 0 {
+                    continue;
                 }
                 if sink(&outgoing(&transmit, buffer)) == Sent::Blocked {
                     self.rest = Some(Parcel::new(transmit, buffer));

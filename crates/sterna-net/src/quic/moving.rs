@@ -19,6 +19,8 @@ pub(super) struct Moving {
     known: SocketAddr,
     /// Bytes to the new address.
     pub(super) unproved: Unproved,
+    /// Those of them that left when the peer seemed to be there before.
+    earlier_bytes: usize,
     /// Responses to path challenges at the last look.
     responses: u64,
     /// Whether one has come that may be the right one.
@@ -47,23 +49,38 @@ impl Built {
 }
 
 impl Moving {
-    /// A peer that has left the address that the handler knows.
+    /// A peer that has left the address that the handler knows. To the new one go three times the bytes that came from
+    /// there (RFC 9000, section 8). The limit holds over all times that the peer seems to be there: the library gives a
+    /// new address up after a while, and begins again with the next datagram.
     ///
-    /// A path challenge goes to the new address even if fewer bytes came from there than it takes (RFC 9000, section
-    /// 8.2.1). But all bytes to addresses without a proof keep to the limit of section 8. It is three times the bytes
-    /// that the peer has sent, from any address. An answer earns more than the next challenge costs. A peer that forges
-    /// addresses soon has nothing left.
-    fn from(known: SocketAddr, quic: &Connection, figures: &Figures) -> Self {
+    /// A path challenge may have fewer than 1,200 bytes where that is more than the limit (section 8.2.1), but the library
+    /// fills each. So one may leave in any case, if the handler wants that
+    /// ([`challenge_at_once`](super::QuicConfig::challenge_at_once)). But all bytes to addresses without a proof keep to
+    /// three times the bytes that the peer has sent, from any address. An answer earns more than the next challenge
+    /// costs. A peer that forges addresses soon has nothing left.
+    fn from(
+        known: SocketAddr,
+        quic: &Connection,
+        (figures, at_once): (&Figures, bool),
+        mut unproved: Unproved,
+    ) -> Self {
         let stats = quic.stats();
         let received_bytes = stats.udp_rx.bytes + u64::from(figures.first_bytes);
         let unproved_bytes = figures.unproved_bytes + u64::from(stats.path.current_mtu);
-        let is_challenge_due = unproved_bytes <= AMPLIFICATION as u64 * received_bytes;
+        unproved.is_challenge_due =
+            at_once && unproved_bytes <= AMPLIFICATION as u64 * received_bytes;
         Self {
             known,
-            unproved: Unproved::moved(quic.remote_address(), is_challenge_due),
+            earlier_bytes: unproved.sent_bytes(),
+            unproved,
             responses: stats.frame_rx.path_response,
             is_answered: false,
         }
+    }
+
+    /// The address that the peer has proved before.
+    pub(super) const fn known(&self) -> SocketAddr {
+        self.known
     }
 
     /// Takes note of a datagram from the new address; returns whether it has a response to a challenge. That need
@@ -154,11 +171,20 @@ impl Connected {
         }
         self.is_challenging = true;
         let known = self.moving.take().map_or(before, |moving| {
-            self.figures.unproved_bytes += moving.unproved.sent_bytes() as u64;
-            moving.known
+            let Moving {
+                known,
+                unproved,
+                earlier_bytes,
+                ..
+            } = *moving;
+            self.figures.unproved_bytes += (unproved.sent_bytes() - earlier_bytes) as u64;
+            self.strays().put(unproved);
+            known
         });
         if peer != known {
-            self.moving = Some(Box::new(Moving::from(known, &self.quic, &self.figures)));
+            let unproved = self.strays().take(peer);
+            let terms = (&self.figures, shared.config.challenge_at_once);
+            self.moving = Some(Box::new(Moving::from(known, &self.quic, terms, unproved)));
         }
         // Bytes in flight count per path, and the library (quinn-proto 0.11.19) leaves the loss
         // timer unchanged. With nothing in flight on the current path, losses of the other one

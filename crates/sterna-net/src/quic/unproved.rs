@@ -23,7 +23,7 @@ pub(super) struct Unproved {
     sent_bytes: usize,
     /// One datagram may go there in any case: a path challenge. The library always fills it up to
     /// 1,200 bytes (RFC 9000, section 8.2.1).
-    is_challenge_due: bool,
+    pub(super) is_challenge_due: bool,
     /// Datagrams that are held back, the oldest first. The library stops at its own limit, so that this
     /// is rarely more than one.
     held: VecDeque<Parcel>,
@@ -41,18 +41,21 @@ impl Unproved {
         }
     }
 
-    /// A client that sends from another address. `is_challenge_due` is whether a path challenge may go there in any
-    /// case.
-    pub(super) fn moved(address: SocketAddr, is_challenge_due: bool) -> Self {
-        Self {
-            is_challenge_due,
-            ..Self::newcomer(address, 0)
-        }
+    /// Whether this is of an address.
+    pub(super) fn is_of(&self, address: SocketAddr) -> bool {
+        self.address == address
     }
 
     /// Bytes that have left.
     pub(super) const fn sent_bytes(&self) -> usize {
         self.sent_bytes
+    }
+
+    /// The same without what is held back.
+    fn emptied(mut self) -> Self {
+        self.is_challenge_due = false;
+        self.held = VecDeque::new();
+        self
     }
 
     /// A datagram came.
@@ -111,6 +114,46 @@ impl Unproved {
     }
 }
 
+/// Addresses of one connection that have proved nothing, beside the one where its peer seems to be: it was there before,
+/// or asks from there whether the path works.
+#[derive(Debug, Default)]
+pub(super) struct Strays(VecDeque<Unproved>);
+
+impl Strays {
+    /// A peer with more of them forges them, or begins anew with the first.
+    const MOST: usize = 8;
+
+    /// Puts an address away, which may come again.
+    pub(super) fn put(&mut self, unproved: Unproved) {
+        if self.0.len() == Self::MOST {
+            self.0.pop_front();
+        }
+        self.0.push_back(unproved.emptied());
+    }
+
+    /// Takes out what was put away of an address, or begins with it.
+    pub(super) fn take(&mut self, address: SocketAddr) -> Unproved {
+        let at = self.0.iter().position(|stray| stray.is_of(address));
+        let known = at.and_then(|at| self.0.remove(at));
+        known.unwrap_or_else(|| Unproved::newcomer(address, 0))
+    }
+
+    /// A datagram came.
+    pub(super) fn received(&mut self, from: SocketAddr, bytes: usize) {
+        let mut stray = self.take(from);
+        stray.received(from, bytes);
+        self.put(stray);
+    }
+
+    /// Number of bytes, from the beginning, that may leave now. The rest is not sent: who asks for it asks again.
+    pub(super) fn admit(&mut self, transmit: &Transmit, bytes: &[u8]) -> usize {
+        let mut stray = self.take(transmit.destination);
+        let admitted = stray.admit(transmit, bytes);
+        self.put(stray);
+        admitted
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,12 +194,36 @@ mod tests {
     #[test]
     fn a_moved_client_gets_one_challenge() {
         let address = SocketAddr::from(([192, 0, 2, 1], 1));
-        let mut unproved = Unproved::moved(address, true);
+        let mut unproved = Unproved::newcomer(address, 0);
+        unproved.is_challenge_due = true;
         unproved.received(address, 57);
         let bytes = [0; 2_400];
         let batch = transmit(address, 2_400, Some(1_200));
         assert_eq!(unproved.admit(&batch, &bytes), 1_200);
         unproved.received(address, 743);
         assert_eq!(unproved.release().map(|parcel| parcel.size()), Some(1_200));
+    }
+
+    #[test]
+    fn an_address_that_comes_again_goes_on_where_it_was() {
+        let address = |port: u16| SocketAddr::from(([192, 0, 2, 1], port));
+        let bytes = [0; 1_200];
+        let mut strays = Strays::default();
+        strays.received(address(1), 300);
+        assert_eq!(strays.admit(&transmit(address(1), 1_200, None), &bytes), 0);
+        strays.received(address(1), 100);
+        let mut unproved = strays.take(address(1));
+        let challenge = transmit(address(1), 1_200, None);
+        assert_eq!(unproved.admit(&challenge, &bytes), 1_200);
+        assert_eq!(unproved.admit(&challenge, &bytes), 0);
+        strays.put(unproved);
+        assert!(
+            !strays.take(address(1)).holds_back(),
+            "that was of its time"
+        );
+        for port in 2..100 {
+            strays.received(address(port), 400);
+        }
+        assert_eq!(strays.0.len(), Strays::MOST);
     }
 }

@@ -1,7 +1,7 @@
 //! One server (a [`Driver`]) and any number of clients (quinn-proto) on a link in virtual time.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -172,6 +172,8 @@ pub(crate) struct World {
     pub(crate) turns: usize,
     /// Datagrams and bytes of the server to addresses where no client is.
     pub(crate) astray: (usize, usize),
+    /// The bytes by address.
+    pub(crate) astray_to: HashMap<SocketAddr, usize>,
     /// Tokens that clients got (NEW_TOKEN), for all clients of the world.
     tokens: Arc<TokenMemoryCache>,
     flights: BinaryHeap<Reverse<Flight>>,
@@ -211,6 +213,7 @@ impl World {
             sends: 0,
             turns: 0,
             astray: (0, 0),
+            astray_to: HashMap::new(),
             tokens: Arc::default(),
             flights: BinaryHeap::new(),
             flown: 0,
@@ -506,6 +509,7 @@ impl World {
         else {
             // An address that the client has left, or never was at.
             self.astray = (self.astray.0 + 1, self.astray.1 + bytes.len());
+            *self.astray_to.entry(destination).or_default() += bytes.len();
             return;
         };
         let number = self.clients[n].down.0;

@@ -13,6 +13,7 @@ use super::registry::{LinkKey, Registry};
 use super::target::forget;
 use crate::config::Amqp;
 use crate::context::Context;
+use crate::giving_way::{GivingWay, Owner, Place};
 use crate::memory;
 
 /// Departed links are forgotten together, at whole seconds: each time wakes the shards.
@@ -52,34 +53,45 @@ pub(super) type Deadline = (u64, u64);
 /// Departed links by the time at which they are forgotten, with the bytes that each takes.
 #[derive(Debug, Default)]
 pub(super) struct Departed {
-    links: BTreeMap<Deadline, (LinkKey, usize)>,
+    links: BTreeMap<Deadline, (LinkKey, usize, Place)>,
+    /// By those who have left them, and their bytes.
+    owners: GivingWay<Deadline>,
     bytes: usize,
     next: u64,
 }
 
 impl Departed {
-    /// Takes up a link with so many bytes of deliveries.
-    pub(super) fn add(&mut self, key: LinkKey, deadline_ms: u64, bytes: usize) -> Deadline {
+    /// Takes up a link of somebody with so many bytes of deliveries.
+    pub(super) fn add(
+        &mut self,
+        owner: Owner,
+        key: LinkKey,
+        deadline_ms: u64,
+        bytes: usize,
+    ) -> Deadline {
         let bytes = link_bytes(&key) + bytes;
         self.next += 1;
         let deadline = (deadline_ms, self.next);
         self.bytes += bytes;
-        self.links.insert(deadline, (key, bytes));
+        let place = self.owners.add_weighed(owner, deadline, bytes);
+        self.links.insert(deadline, (key, bytes, place));
         deadline
     }
 
     /// A link has more deliveries.
     pub(super) fn grow(&mut self, deadline: Deadline, more_bytes: usize) {
-        if let Some((_, bytes)) = self.links.get_mut(&deadline) {
+        if let Some((_, bytes, place)) = self.links.get_mut(&deadline) {
             *bytes += more_bytes;
+            self.owners.grow(*place, more_bytes);
             self.bytes += more_bytes;
         }
     }
 
     /// A link is attached again, or forgotten.
     pub(super) fn remove(&mut self, deadline: Deadline) {
-        if let Some((_, bytes)) = self.links.remove(&deadline) {
+        if let Some((_, bytes, place)) = self.links.remove(&deadline) {
             self.bytes -= bytes;
+            self.owners.remove(place);
         }
     }
 
@@ -88,7 +100,7 @@ impl Departed {
     /// # Panics
     /// Where the bytes are not those of the links, or a place is still to be given.
     pub(super) fn check(&self) -> impl Iterator<Item = (Deadline, &LinkKey)> {
-        let bytes: usize = self.links.values().map(|(_, bytes)| bytes).sum();
+        let bytes: usize = self.links.values().map(|(_, bytes, _)| bytes).sum();
         assert_eq!(self.bytes, bytes, "bytes of departed links");
         let mut places = self.links.keys();
         assert!(
@@ -96,14 +108,18 @@ impl Departed {
             "places are given in order"
         );
         let links = self.links.iter();
-        links.map(|(deadline, (key, _))| (*deadline, key))
+        links.map(|(deadline, (key, ..))| (*deadline, key))
     }
 
-    /// The next link whose time is up, or that has to make room.
+    /// The next link whose time is up, or that has to make room: the oldest of whoever has left most.
     pub(super) fn late(&self, now_ms: u64, most: Most) -> Option<LinkKey> {
-        let ((deadline_ms, _), (key, _)) = self.links.first_key_value()?;
+        let ((deadline_ms, _), (first, ..)) = self.links.first_key_value()?;
+        if *deadline_ms <= now_ms {
+            return Some(first.clone());
+        }
         let is_too_much = self.links.len() > most.links || self.bytes > most.bytes;
-        (*deadline_ms <= now_ms || is_too_much).then(|| key.clone())
+        let (_, oldest) = self.owners.first().filter(|_| is_too_much)?;
+        self.links.get(oldest).map(|(key, ..)| key.clone())
     }
 
     pub(super) const fn bytes(&self) -> usize {

@@ -15,7 +15,14 @@ use super::target::forget;
 use super::{Door, code, log_end};
 use crate::context::Context;
 use crate::door::Held;
+use crate::giving_way::Owner;
 use crate::inspect;
+
+/// To whom a client's departed links count.
+fn owner_of(cx: &Context<'_>, client: &Client) -> Owner {
+    let address = cx.net.info(client.id).map(|info| info.peer.ip());
+    Owner::of(client.user(), address)
+}
 
 impl Door {
     /// A link is gone, by whichever end.
@@ -64,7 +71,11 @@ impl Door {
                 let registry = &self.service.registry;
                 let most = registry.most_exact(&cx.policy.amqp);
                 let links = &registry.exact;
-                forget(cx, links.detach(exact, remembered_ms, now_ms, most));
+                let owner = owner_of(cx, client);
+                forget(
+                    cx,
+                    links.detach((owner, exact), remembered_ms, now_ms, most),
+                );
             }
             // Another node would not know of these, and this node would not know their outcome there.
             let is_alone = !cx.broker.is_in_cluster();
@@ -72,7 +83,7 @@ impl Door {
                 let deadline_ms = cx.now_ms + u64::from(timeout_s) * 1000;
                 let key = client.link_key(&target.name);
                 self.service.registry.suspend(
-                    key,
+                    (owner_of(cx, client), key),
                     (unsettled, cx.broker.token()),
                     deadline_ms,
                     &cx.policy.amqp,
@@ -237,6 +248,10 @@ impl Door {
                 Condition::RESOURCE_LIMIT_EXCEEDED,
                 "the store is nearly full, and the link holds most of it",
             ),
+            EvictReason::SelectorTooDear => (
+                Condition::RESOURCE_LIMIT_EXCEEDED,
+                "the link's filter takes more work than amqp.maximum_selector_steps",
+            ),
             EvictReason::TooLarge => (
                 Condition::RESOURCE_LIMIT_EXCEEDED,
                 "the cluster does not keep so much of one link",
@@ -252,6 +267,10 @@ impl Door {
                 || Self::target_evicted(client, link, consumer, reason)
             {
                 let error = Some(Error::new(condition, detail));
+                if reason == EvictReason::SelectorTooDear {
+                    // It was attached, and its client may wonder.
+                    cx.log_session_refused(client.id, &client.container, detail);
+                }
                 // A link that is being attached is refused instead.
                 if client
                     .engine

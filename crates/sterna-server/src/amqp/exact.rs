@@ -19,6 +19,7 @@ use sterna_amqp::messaging::DeliveryStateBuf;
 
 use super::departed::{Deadline, Departed, Gauge, Most, state_bytes};
 use super::registry::{LinkKey, lock};
+use crate::giving_way::Owner;
 
 /// The first byte of the key of a record: a delivery was taken and is not settled.
 const RECORD: u8 = b'u';
@@ -135,10 +136,15 @@ impl Links {
         forgotten
     }
 
-    fn set_deadline(&mut self, key: LinkKey, taken: &mut Taken, deadline_ms: u64) {
+    fn set_deadline(
+        &mut self,
+        (owner, key): (Owner, LinkKey),
+        taken: &mut Taken,
+        deadline_ms: u64,
+    ) {
         taken.deliveries.shrink_to_fit();
         let deliveries = taken.deliveries.iter().map(Delivery::bytes);
-        taken.deadline = Some(self.departed.add(key, deadline_ms, deliveries.sum()));
+        taken.deadline = Some(self.departed.add(owner, key, deadline_ms, deliveries.sum()));
     }
 
     fn unset_deadline(&mut self, taken: &mut Taken) {
@@ -237,7 +243,7 @@ impl ExactLinks {
     /// them at once. Beyond `most` links, those that would be forgotten first are forgotten now.
     pub(super) fn detach(
         &self,
-        link: &ExactLink,
+        (owner, link): (Owner, &ExactLink),
         deadline_ms: Option<u64>,
         now_ms: u64,
         most: Most,
@@ -250,7 +256,7 @@ impl ExactLinks {
         taken.owner = 0;
         match deadline_ms {
             Some(deadline_ms) if !taken.deliveries.is_empty() => {
-                links.set_deadline(link.key.clone(), &mut taken, deadline_ms);
+                links.set_deadline((owner, link.key.clone()), &mut taken, deadline_ms);
                 drop(taken);
                 let forgotten = links.forget_late(now_ms, most);
                 self.gauge.set(&links.departed);
@@ -302,7 +308,10 @@ impl ExactLinks {
             let bytes = delivery.bytes();
             taken.deliveries.push(delivery);
             match taken.deadline {
-                None => links.set_deadline(key, &mut taken, deadline_ms),
+                None => {
+                    let owner = Owner::of(key.user.as_deref(), None);
+                    links.set_deadline((owner, key), &mut taken, deadline_ms);
+                }
                 Some(deadline) => links.departed.grow(deadline, bytes),
             }
         }
@@ -492,7 +501,11 @@ mod tests {
             "it was stolen"
         );
         assert!(old.settled(1).is_empty(), "it is not its any more");
-        assert!(links.detach(&old, None, 0, Most::ANY).is_empty());
+        assert!(
+            links
+                .detach((Owner::of(None, None), &old), None, 0, Most::ANY)
+                .is_empty()
+        );
         assert!(new.knows(&tag(b"2")));
         new.resumed(&tag(b"2"), 5);
         assert_eq!(new.settled(5).len(), 1);
@@ -508,7 +521,7 @@ mod tests {
         for (name, deadline_ms) in [("a", 100), ("b", 200), ("c", 300)] {
             let (link, ..) = links.attach(key(name), Recorded::OnNode, 0);
             link.take(tag(b"1"), 0, 10, accepted(1)).unwrap();
-            let forgotten = links.detach(&link, Some(deadline_ms), 0, two);
+            let forgotten = links.detach((Owner::of(None, None), &link), Some(deadline_ms), 0, two);
             assert_eq!(forgotten.len(), usize::from(name == "c"), "a makes room");
         }
         let (_, unsettled, _, forgotten) = links.attach(key("c"), Recorded::OnNode, 250);
@@ -526,7 +539,12 @@ mod tests {
             let (link, ..) = links.attach(key(name), Recorded::OnNode, 0);
             link.take(tag(b"1"), 0, 10, accepted(1)).unwrap();
             let before = bytes();
-            links.detach(&link, Some(deadline_ms), 0, Most::ANY);
+            links.detach(
+                (Owner::of(None, None), &link),
+                Some(deadline_ms),
+                0,
+                Most::ANY,
+            );
             of_one = bytes() - before;
             assert!(of_one > size_of::<Delivery>(), "{of_one}");
         }
@@ -557,7 +575,11 @@ mod tests {
             here.take(tag(b"2"), 1, 10, accepted(8)).is_err(),
             "it is lost"
         );
-        assert!(links.detach(&here, Some(100), 0, Most::ANY).is_empty());
+        assert!(
+            links
+                .detach((Owner::of(None, None), &here), Some(100), 0, Most::ANY)
+                .is_empty()
+        );
         let records = [&b"u2"[..], b"u3", b"e", b""];
         links.replace(&key("a"), records.into_iter());
         let (again, unsettled, token, _) = links.attach(key("a"), Recorded::InSession, 0);

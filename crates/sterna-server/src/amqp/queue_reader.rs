@@ -9,6 +9,8 @@ use sterna_broker::{
 };
 use sterna_mqtt::{Property, PropertyBuf, PropertyContext, PublishProperties};
 
+use crate::session::amqp::{DEAD_LETTER_TOPIC, topics_before_death};
+
 /// The user property that is an AMQP message's priority (`docs/mapping.md`).
 const PRIORITY: &str = "amqp-priority";
 /// The time of delivery in milliseconds since the Unix epoch, as JMS clients write it. It is a message
@@ -105,8 +107,22 @@ impl MessageReader for QueueReader {
         ] {
             added.push(Property::UserProperty(name, value)).ok()?;
         }
+        // The topics that it has come from stay, each once: whoever is denied one of them does not get it.
+        let mut topics: Vec<&str> = topics_before_death(message).collect();
+        if !topics.contains(&message.topic()) {
+            topics.push(message.topic());
+        }
+        for topic in topics {
+            let property = Property::UserProperty(DEAD_LETTER_TOPIC, topic);
+            added.push(property).ok()?;
+        }
         // Those of an earlier death, or of the publisher's making, go.
-        let ours = [DEAD_LETTER_QUEUE, DEAD_LETTER_CAUSE, DEAD_LETTER_FAILURES];
+        let ours = [
+            DEAD_LETTER_QUEUE,
+            DEAD_LETTER_CAUSE,
+            DEAD_LETTER_FAILURES,
+            DEAD_LETTER_TOPIC,
+        ];
         let mut properties = PropertyBuf::new();
         let published =
             PublishProperties::parse(message.properties(), PropertyContext::Publish).ok()?;

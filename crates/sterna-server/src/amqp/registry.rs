@@ -12,6 +12,7 @@ use super::exact::{ExactLinks, Forgotten};
 use super::nodes::Nodes;
 use super::owners::{Maker, Owners};
 use crate::config::{self, Amqp};
+use crate::giving_way::Owner;
 use crate::mail::amqp::Place;
 use crate::session::amqp::{is_dynamic, topic_of_queue};
 
@@ -389,10 +390,10 @@ impl Registry {
     }
 
     /// Remembers a link's unsettled deliveries until `deadline_ms`, and the append that keeps them. Beyond what a
-    /// configuration allows, those that would be forgotten first are forgotten now.
+    /// configuration allows, the oldest of whoever has left most are forgotten now.
     pub(super) fn suspend(
         &self,
-        key: LinkKey,
+        (owner, key): (Owner, LinkKey),
         (mut unsettled, token): (Vec<Unsettled>, u64),
         deadline_ms: u64,
         config: &Amqp,
@@ -403,7 +404,9 @@ impl Registry {
         unsettled.shrink_to_fit();
         let states = unsettled.iter().filter_map(|one| one.state.as_ref());
         let bytes = size_of_val(&*unsettled) + states.map(state_bytes).sum::<usize>();
-        let deadline = suspended.departed.add(key.clone(), deadline_ms, bytes);
+        let deadline = suspended
+            .departed
+            .add(owner, key.clone(), deadline_ms, bytes);
         let remembered = Remembered {
             unsettled,
             token,
@@ -467,6 +470,10 @@ impl Suspended {
 mod tests {
     use super::*;
 
+    fn owner() -> Owner {
+        Owner::of(None, None)
+    }
+
     fn key(name: &str) -> LinkKey {
         LinkKey {
             user: None,
@@ -490,9 +497,9 @@ mod tests {
             maximum_suspended_links: 2,
             ..Amqp::default()
         };
-        registry.suspend(key("a"), (one(), 0), 100, &config);
-        registry.suspend(key("b"), (one(), 7), 200, &config);
-        registry.suspend(key("c"), (one(), 0), 300, &config);
+        registry.suspend((owner(), key("a")), (one(), 0), 100, &config);
+        registry.suspend((owner(), key("b")), (one(), 7), 200, &config);
+        registry.suspend((owner(), key("c")), (one(), 0), 300, &config);
         assert_eq!(registry.resume(&key("a"), 0), (Vec::new(), 0), "made room");
         assert_eq!(registry.resume(&key("b"), 0), (one(), 7));
         assert_eq!(registry.resume(&key("b"), 0), (Vec::new(), 0), "once");
@@ -504,16 +511,16 @@ mod tests {
             (0, None)
         );
 
-        registry.suspend(key("a"), (one(), 0), 100, &config);
+        registry.suspend((owner(), key("a")), (one(), 0), 100, &config);
         let bytes = registry.departed_bytes();
         assert!(bytes > size_of::<Unsettled>(), "{bytes}");
         config.maximum_suspended_bytes = bytes as u64;
-        registry.suspend(key("b"), (one(), 0), 200, &config);
+        registry.suspend((owner(), key("b")), (one(), 0), 200, &config);
         assert_eq!(registry.departed_bytes(), bytes, "b is as large as a");
         assert_eq!(registry.resume(&key("a"), 0), (Vec::new(), 0));
         registry.forget_late(200);
         assert_eq!(registry.departed_bytes(), 0);
-        registry.suspend(key("c"), (one(), 0), 300, &config);
+        registry.suspend((owner(), key("c")), (one(), 0), 300, &config);
         registry.give_up(0, 1);
         assert_eq!(
             registry.departed_bytes(),

@@ -19,7 +19,15 @@ pub(super) struct Selection {
     subjects: Vec<String>,
     /// Nothing of this publisher.
     not_from: Option<Origin>,
+    /// Steps that the selectors may take for one message.
+    most_steps: u64,
 }
+
+/// Bytes of a message that are brought into AMQP's form in one step.
+const FORM_BYTES_PER_STEP: usize = 64;
+
+/// Bytes of a subject that are matched with a filter in one step.
+const SUBJECT_BYTES_PER_STEP: usize = 4;
 
 impl Selection {
     /// Reads the filters of a source. The second value is the map of those that are applied, for the
@@ -31,9 +39,13 @@ impl Selection {
     ) -> Result<(Option<Self>, Option<Encoded>), DecodeError> {
         let limits = SelectorLimits {
             max_bytes: config.maximum_selector_bytes as usize,
+            max_pattern_bytes: config.maximum_selector_pattern_bytes as usize,
             ..SelectorLimits::default()
         };
-        let mut this = Self::default();
+        let mut this = Self {
+            most_steps: config.maximum_selector_steps.into(),
+            ..Self::default()
+        };
         let mut applied = Vec::new();
         for (name, filter) in source.filters() {
             match filter {
@@ -82,15 +94,15 @@ fn topic_of_pattern(pattern: &str) -> String {
 }
 
 impl sterna_broker::Selector for Selection {
-    fn selects(&self, message: &Message) -> bool {
+    fn selects(&self, message: &Message, steps: &mut u64) -> Option<bool> {
         if self
             .not_from
             .is_some_and(|origin| message.origin() == origin)
         {
-            return false;
+            return Some(false);
         }
         if self.selectors.is_empty() && self.subjects.is_empty() {
-            return true;
+            return Some(true);
         }
         let mut bytes = BytesMut::new();
         let form = AmqpForm {
@@ -104,20 +116,37 @@ impl sterna_broker::Selector for Selection {
         };
         let tail = amqp_form(&form, &mut bytes);
         bytes.extend_from_slice(tail);
+        // A large message is not the selector's fault.
+        *steps += (bytes.len() / FORM_BYTES_PER_STEP) as u64;
         let Ok(view) = MessageView::parse(&bytes) else {
-            return false;
+            return Some(false);
         };
-        self.selectors
-            .iter()
-            .all(|selector| selector.matches(&view))
-            && self.fits_subject(&view, message)
+        let mut left = self.most_steps;
+        let is_selected = self.judge(&view, message, &mut left);
+        *steps += self.most_steps - left;
+        is_selected
     }
 }
 
 impl Selection {
-    fn fits_subject(&self, view: &MessageView<'_>, message: &Message) -> bool {
+    /// Whether a message is selected; `None` where the steps that are left were not enough.
+    fn judge(&self, view: &MessageView<'_>, message: &Message, left: &mut u64) -> Option<bool> {
+        for selector in &self.selectors {
+            if !selector.matches_within(view, left)? {
+                return Some(false);
+            }
+        }
+        self.fits_subject(view, message, left)
+    }
+
+    fn fits_subject(
+        &self,
+        view: &MessageView<'_>,
+        message: &Message,
+        left: &mut u64,
+    ) -> Option<bool> {
         if self.subjects.is_empty() {
-            return true;
+            return Some(true);
         }
         let properties = view.properties().ok().flatten();
         let subject = properties.and_then(|properties| properties.subject);
@@ -125,8 +154,13 @@ impl Selection {
             || message.topic().to_owned(),
             |subject| topic_of_key(subject, End::Target),
         );
-        self.subjects
-            .iter()
-            .all(|filter| sterna_mqtt::topic::matches(filter, &topic))
+        for filter in &self.subjects {
+            let bytes = topic.len().min(filter.len());
+            *left = left.checked_sub((bytes / SUBJECT_BYTES_PER_STEP) as u64 + 1)?;
+            if !sterna_mqtt::topic::matches(filter, &topic) {
+                return Some(false);
+            }
+        }
+        Some(true)
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::Subject;
 use super::recent::Recent;
 use crate::config::ActionName;
+use crate::giving_way::Owner;
 
 /// The answers of a webhook, remembered for a while. They are asked for each action, so to look one up
 /// allocates nothing.
@@ -91,7 +92,9 @@ impl Answers {
         let key = self.key(user, client, action, topic);
         let until = Instant::now() + time;
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.add(key, is_allowed, until);
+        // A user without a name is known by its client.
+        let owner = user.map_or_else(|| Owner::by(client), |user| Owner::of(Some(user), None));
+        recent.add(owner, key, is_allowed, until);
     }
 
     /// Answers that are kept.

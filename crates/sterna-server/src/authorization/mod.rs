@@ -421,6 +421,21 @@ impl Rules {
         }
     }
 
+    /// Whether a rule denies the subject messages of a topic name. A right that is missing does not.
+    pub(crate) fn denies(&self, subject: Subject<'_>, topic: &str) -> bool {
+        let own = subject.standing.map_or(&[][..], |own| &own.subscribe);
+        let kind = MessageKind::UNKNOWN;
+        deciding(own, &self.lists.subscribe, subject, topic, kind)
+            .is_some_and(|rule| rule.effect == Effect::Deny)
+    }
+
+    /// Whether a rule denies the subject any messages.
+    pub(crate) fn deny_something(&self, subject: Subject<'_>) -> bool {
+        let own = subject.standing.map_or(&[][..], |own| &own.subscribe);
+        all_rules(own, &self.lists.subscribe)
+            .any(|rule| rule.effect == Effect::Deny && rule.is_for(subject, MessageKind::UNKNOWN))
+    }
+
     /// Whether the subject may delete a topic: its retained message, and everybody's subscriptions to
     /// exactly this topic. Only a rule or being an administrator gives this right.
     #[must_use]

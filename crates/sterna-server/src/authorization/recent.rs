@@ -1,22 +1,22 @@
-//! A table of recent answers: its entries end, and the oldest give way.
+//! A table of recent answers: their times end, and the oldest of whoever has most give way.
 
 use std::borrow::Borrow;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Entries by key: a limited number, each until a time.
+use crate::giving_way::{GivingWay, Owner, Place};
+
+/// Entries by key: a limited number, each until a time. The oldest of whoever has most give way.
 #[derive(Debug)]
 pub(crate) struct Recent<K, V, T> {
     entries: HashMap<K, Entry<V, T>>,
-    /// Keys in the order of their entries; those of entries that were replaced are void.
-    order: VecDeque<(u64, K)>,
-    next: u64,
+    order: GivingWay<K>,
     most: usize,
 }
 
 #[derive(Debug)]
 struct Entry<V, T> {
-    number: u64,
+    place: Place,
     until: T,
     value: V,
 }
@@ -26,8 +26,7 @@ impl<K: Clone + Eq + Hash, V, T: Copy + Ord> Recent<K, V, T> {
     pub(crate) fn new(most: usize) -> Self {
         Self {
             entries: HashMap::new(),
-            order: VecDeque::new(),
-            next: 0,
+            order: GivingWay::default(),
             most,
         }
     }
@@ -49,30 +48,23 @@ impl<K: Clone + Eq + Hash, V, T: Copy + Ord> Recent<K, V, T> {
         (now < entry.until).then_some((&entry.value, entry.until))
     }
 
-    /// Enters a value until a time.
-    pub(crate) fn add(&mut self, key: K, value: V, until: T) {
-        self.next += 1;
-        let number = self.next;
-        self.order.push_back((number, key.clone()));
+    /// Enters a value of somebody's until a time.
+    pub(crate) fn add(&mut self, owner: Owner, key: K, value: V, until: T) {
+        if let Some(entry) = self.entries.remove(&key) {
+            self.order.remove(entry.place);
+        }
+        while self.entries.len() >= self.most
+            && let Some(oldest) = self.order.pop()
+        {
+            self.entries.remove(&oldest);
+        }
+        let place = self.order.add(owner, key.clone());
         let entry = Entry {
-            number,
+            place,
             until,
             value,
         };
         self.entries.insert(key, entry);
-        // Void places go with the oldest.
-        while self.entries.len() > self.most || self.order.len() > 2 * self.most {
-            let Some((number, key)) = self.order.pop_front() else {
-                return;
-            };
-            if self
-                .entries
-                .get(&key)
-                .is_some_and(|entry| entry.number == number)
-            {
-                self.entries.remove(&key);
-            }
-        }
     }
 
     /// Entries, those whose time is over among them.
@@ -88,20 +80,26 @@ mod tests {
     #[test]
     fn entries_end_and_the_oldest_give_way() {
         let mut recent: Recent<u32, char, u64> = Recent::new(3);
+        let one = Owner::by("one");
         for key in 0..5 {
-            recent.add(key, 'a', 10);
+            recent.add(one, key, 'a', 10);
         }
         assert_eq!(recent.len(), 3);
         assert_eq!(recent.get(&1, 0), None);
         assert_eq!(recent.get(&4, 9), Some(&'a'));
         assert_eq!(recent.get(&4, 10), None);
-        recent.add(2, 'b', 20);
-        recent.add(5, 'c', 20);
+        recent.add(one, 2, 'b', 20);
+        recent.add(one, 5, 'c', 20);
         assert_eq!((recent.get(&2, 0), recent.get(&3, 0)), (Some(&'b'), None));
         for _ in 0..100 {
-            recent.add(2, 'd', 20);
+            recent.add(one, 2, 'd', 20);
         }
-        assert!(recent.order.len() <= 6, "{}", recent.order.len());
+        assert_eq!(recent.len(), 3);
         assert_eq!(recent.get(&2, 0), Some(&'d'));
+        recent.add(Owner::by("another"), 9, 'x', 20);
+        for key in 10..100 {
+            recent.add(one, key, 'a', 20);
+        }
+        assert_eq!(recent.get(&9, 0), Some(&'x'), "not by somebody else's");
     }
 }

@@ -68,8 +68,8 @@ settings! {
         reload suspended_link_timeout_s: u32 = 60;
         /// Sending links whose unsettled deliveries are remembered, on all connections.
         reload maximum_suspended_links: u32 = 10_000;
-        /// Bytes of those deliveries, with the memory that each takes beside. Beyond it, those that would be
-        /// forgotten first are forgotten.
+        /// Bytes of those deliveries, with the memory that each takes beside. Beyond it, or beyond the number of links,
+        /// the oldest of the user or address with most are forgotten.
         reload maximum_suspended_bytes: u64 = 16 << 20;
         /// Transactions of one connection at a time.
         reload maximum_transactions: u32 = 16;
@@ -79,6 +79,11 @@ settings! {
         reload maximum_transaction_bytes: u64 = 16 << 20;
         /// Longest selector.
         reload maximum_selector_bytes: u32 = 8192;
+        /// Bytes of all patterns of `LIKE` in one selector.
+        reload maximum_selector_pattern_bytes: u32 = 1024;
+        /// Work that a link's filters may take for one message. A step is a part of an expression, or four bytes of a
+        /// text, and takes some nanoseconds. A filter that needs more ends the link (`amqp:resource-limit-exceeded`).
+        reload maximum_selector_steps: u32 = 250_000, within 1..;
         /// Message annotations of one message after a receiver returned it as `modified`. Annotations that lead to more
         /// are not kept.
         reload maximum_modified_annotations_bytes: u32 = 4096;
@@ -171,7 +176,7 @@ impl Amqp {
 }
 
 /// First level of a queue's own topic, and of its address.
-pub(crate) const QUEUE_LEVEL: &str = "queue/";
+pub(crate) const QUEUE_LEVEL: &str = sterna_broker::QUEUE_TOPICS;
 
 /// Longest name of a queue, in bytes.
 const MAX_QUEUE_NAME_BYTES: usize = 1024;

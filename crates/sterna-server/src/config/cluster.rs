@@ -204,8 +204,9 @@ impl Cluster {
                 Ok(server) if server.is_encrypted || server.is_loopback => {}
                 Ok(_) if self.allow_plaintext_beyond_loopback => {}
                 Ok(_) => problems.push(format!(
-                    "cluster.nats: `{url}` would carry all messages in the clear: use `tls://`, or set \
-                     cluster.allow_plaintext_beyond_loopback = true if that is meant"
+                    "cluster.nats: `{}` would carry all messages in the clear: use `tls://`, or set \
+                     cluster.allow_plaintext_beyond_loopback = true if that is meant",
+                    without_credentials(url)
                 )),
             }
         }

@@ -63,7 +63,7 @@ settings! {
         reload maximum_poll_messages: u32 = 1000, within 1..;
         /// Time that an `Idempotency-Key` is remembered.
         reload idempotency_window_s: u32 = 24 * 3600;
-        /// Keys that are remembered. The oldest make room.
+        /// Keys that are remembered. The oldest of the user or address with most make room.
         reload maximum_idempotency_keys: u32 = 100_000;
         /// Topics that were created.
         reload maximum_topics: u32 = 100_000;

@@ -44,7 +44,8 @@ settings! {
         reload maximum_delay_ms: u64 = 900_000;
         /// Time after which as many failures as are free are forgotten.
         reload forget_after_s: u32 = 3_600, within 1..;
-        /// Entries of each table: addresses, users, and pairs of them. The least recently used one is forgotten.
+        /// Entries of each table: addresses, users, and pairs of them. Beyond it, of the entries of the address with most
+        /// the least recently used one is forgotten.
         reload maximum_entries: u32 = 100_000, within 1..;
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::load::{line_of, text_of};
+use super::secrets::hide;
 use super::{Config, Listener, Setting};
 
 /// Where a value comes from.
@@ -52,7 +53,8 @@ impl Config {
             .and_then(|text| text.parse().ok())
             .unwrap_or_default();
         // Each configuration is a table; else it would have no values.
-        let table = toml::Value::try_from(self).unwrap_or_else(|_| toml::Table::new().into());
+        let mut table = toml::Value::try_from(self).unwrap_or_else(|_| toml::Table::new().into());
+        hide(&mut table);
         let set = toml::Value::Table(set);
         let line = |name: &str, number| line_of(text.as_deref()?, name, number);
         let place = |is_set: bool, name: &str, number| match file {

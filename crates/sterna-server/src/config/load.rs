@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue};
 
+use super::secrets::without_secrets;
 use super::{Config, reference};
 
 /// Environment variables that start with this override the file: `STERNA__MQTT__RECEIVE_MAXIMUM=20`
@@ -27,8 +28,11 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(path, why) => write!(f, "cannot read {}: {why}", path.display()),
-            Self::Invalid(source, why) => write!(f, "{source}: {}", why.trim_end()),
-            Self::Problems(problems) => f.write_str(&problems.join("\n")),
+            // Both may show what the file has.
+            Self::Invalid(source, why) => {
+                write!(f, "{source}: {}", without_secrets(why.trim_end()))
+            }
+            Self::Problems(problems) => f.write_str(&without_secrets(&problems.join("\n"))),
         }
     }
 }

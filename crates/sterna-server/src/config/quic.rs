@@ -22,6 +22,10 @@ settings! {
         /// Half-open handshakes of a shard, and 256 of one address: from there on, Retry validates addresses. It costs
         /// each client a round trip.
         restart retry_half_open: u32 = 4_000;
+        /// Whether a client that sends from another address gets a path challenge at once, though it has 1,200 bytes. All
+        /// bytes to addresses without a proof keep to three times what the client has sent. `false`: a challenge waits
+        /// for 400 bytes from the new address, and devices with small packets [seconds](quic.md#addresses).
+        restart challenge_at_once: bool = true;
         /// Effect of [early data](quic.md#early-data) (0-RTT). `off`: none, and clients send it again after the
         /// handshake. `idempotent`: actions that a replay cannot harm. `all`: everything.
         restart early_data: EarlyData = EarlyData::Idempotent;

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::secrets::without_secrets;
+
 settings! {
     /// Traces (qlog) of single clients' QUIC connections. A reload switches them on and off while connections live.
     #[derive(Eq)]
@@ -38,7 +40,8 @@ impl Otlp {
         let mut problems = Vec::new();
         if collector(url).is_none() {
             problems.push(format!(
-                "otlp.url: `{url}` is not http://HOST:PORT/PATH, such as http://localhost:4318/v1/traces"
+                "otlp.url: `{}` is not http://HOST:PORT/PATH, such as http://localhost:4318/v1/traces",
+                without_secrets(url)
             ));
         }
         problems

@@ -39,7 +39,7 @@ settings! {
         reload allow_s: u32 = 60, within 1..;
         /// Time for which an answer that denies is remembered.
         reload deny_s: u32 = 5, within 1..;
-        /// Failures in a row after which the service is left alone for a while.
+        /// Failures in a row after which the service is [left alone](webhook.md#failures) for a while.
         reload failures: u32 = 5, within 1..;
         /// Time for which the service is left alone.
         reload pause_ms: u64 = 5000, within 1..;

@@ -2,6 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ring::digest::{Context, SHA256};
@@ -12,6 +13,7 @@ use sterna_cluster::requests::Begun;
 use super::claim::Claim;
 use super::created::{TOPIC_RECORD, Topics};
 use crate::config::Http;
+use crate::giving_way::{GivingWay, Owner, Place};
 
 /// Topics and keys, behind short locks. Only requests that create, delete or look up topics, or that have a key,
 /// take the locks.
@@ -29,6 +31,8 @@ struct Keys {
     known: HashMap<KeyId, Known>,
     /// Keys by age.
     ages: BTreeMap<u64, KeyId>,
+    /// Keys by those who use them.
+    owners: GivingWay<KeyId>,
     next: u64,
     /// Requests that were done, and are forgotten, with their records.
     forgotten: Vec<(KeyRecord, Vec<u8>)>,
@@ -40,6 +44,8 @@ type KeyId = [u8; 16];
 #[derive(Debug)]
 struct Known {
     age: u64,
+    /// Its place among those of its owner, once it is known.
+    place: Option<Place>,
     fingerprint: Fingerprint,
     expires_at_ms: u64,
     /// The status, and the append that has kept it; `None` while it is not done.
@@ -155,8 +161,11 @@ impl Drop for Ticket {
             && known.get().age == self.age
             && known.get().done.is_none()
         {
-            known.remove();
+            let place = known.remove().place;
             keys.ages.remove(&self.age);
+            if let Some(place) = place {
+                keys.owners.remove(place);
+            }
         }
     }
 }
@@ -236,7 +245,7 @@ impl Registry {
     }
 
     /// Looks a user's key up, and remembers it for `http.idempotency_window_s` where it is not known. If there
-    /// are more than `http.maximum_idempotency_keys`, the oldest are forgotten. In a cluster `claim` is the
+    /// are more than `http.maximum_idempotency_keys`, the oldest of whoever has most is forgotten. In a cluster `claim` is the
     /// question that was [asked](Self::ask).
     ///
     /// `forget` has the store forget records. No other shard can begin with one of these keys, and keep a new record,
@@ -244,7 +253,7 @@ impl Registry {
     pub(crate) fn begin(
         self: &Arc<Self>,
         config: &Http,
-        (user, key): (Option<&str>, &[u8]),
+        ((user, address), key): ((Option<&str>, Option<IpAddr>), &[u8]),
         fingerprint: Fingerprint,
         claim: Option<Claim>,
         (shard, now_ms): (usize, u64),
@@ -253,7 +262,8 @@ impl Registry {
         let id = key_id(user, key);
         let mut keys = lock(&self.keys);
         keys.expire(now_ms);
-        let begin = self.begin_with(&mut keys, config, id, fingerprint, claim, (shard, now_ms));
+        let of = (Owner::of(user, address), id);
+        let begin = self.begin_with(&mut keys, config, of, fingerprint, claim, (shard, now_ms));
         self.forget(&mut keys, forget);
         begin
     }
@@ -273,7 +283,7 @@ impl Registry {
         self: &Arc<Self>,
         keys: &mut Keys,
         config: &Http,
-        id: KeyId,
+        (owner, id): (Owner, KeyId),
         fingerprint: Fingerprint,
         claim: Option<Claim>,
         (shard, now_ms): (usize, u64),
@@ -309,27 +319,29 @@ impl Registry {
                         };
                     };
                     let begin = known.begin(fingerprint);
-                    keys.know(id, known);
+                    keys.know(owner, id, known);
                     return begin;
                 }
                 Some(Begun::Away) | None => return Begin::Away,
             }
         }
         while keys.known.len() >= config.maximum_idempotency_keys.max(1) as usize {
-            let Some((_, oldest)) = keys.ages.pop_first() else {
+            let Some((_, oldest)) = keys.owners.first() else {
                 break;
             };
-            keys.remove(oldest);
+            let oldest = *oldest;
+            keys.forget(oldest);
         }
         let expires_at_ms = now_ms + u64::from(config.idempotency_window_s) * 1000;
         let known = Known {
             age: 0,
+            place: None,
             fingerprint,
             expires_at_ms,
             done: None,
             shard,
         };
-        keys.know(id, known);
+        keys.know(owner, id, known);
         let age = keys.next;
         Begin::First(Ticket {
             registry: Arc::clone(self),
@@ -365,7 +377,8 @@ impl Registry {
         for (id, mut of) in known {
             let behind_ms = eras.behind_ms(of.expires_at_ms.saturating_sub(window_ms));
             of.expires_at_ms = of.expires_at_ms.saturating_add(behind_ms).min(most_ms);
-            keys.know(id, of);
+            // Whose it is has not been kept.
+            keys.know(Owner::of(None, None), id, of);
         }
     }
 }
@@ -396,6 +409,7 @@ fn read_known(id: &[u8], value: &[u8]) -> Option<(KeyId, Known)> {
     let (expires_at_ms, status) = rest.split_first_chunk()?;
     let known = Known {
         age: 0,
+        place: None,
         fingerprint: Fingerprint(*fingerprint),
         expires_at_ms: u64::from_be_bytes(*expires_at_ms),
         done: Some((u16::from_be_bytes(status.try_into().ok()?), 0)),
@@ -423,9 +437,10 @@ impl Known {
 
 impl Keys {
     /// Notes the state of a key.
-    fn know(&mut self, id: KeyId, mut known: Known) {
+    fn know(&mut self, owner: Owner, id: KeyId, mut known: Known) {
         self.next += 1;
         known.age = self.next;
+        known.place = Some(self.owners.add(owner, id));
         self.ages.insert(known.age, id);
         self.known.insert(id, known);
         debug_assert_eq!(self.ages.len(), self.known.len(), "each key has one age");
@@ -448,9 +463,13 @@ impl Keys {
 
     /// Removes a key that has no age any more.
     fn remove(&mut self, id: KeyId) {
-        if let Some(known) = self.known.remove(&id)
-            && let Some((status, _)) = known.done
-        {
+        let Some(known) = self.known.remove(&id) else {
+            return;
+        };
+        if let Some(place) = known.place {
+            self.owners.remove(place);
+        }
+        if let Some((status, _)) = known.done {
             let value = value_of(known.fingerprint, known.expires_at_ms, status);
             self.forgotten.push((key_record(id), value));
         }
@@ -492,6 +511,7 @@ mod tests {
         payload: &str,
         now_ms: u64,
     ) -> Begin {
+        let key = ((key.0, None), key.1);
         registry.begin(config, key, fingerprint(payload), None, (0, now_ms), |_| ())
     }
 
@@ -541,6 +561,35 @@ mod tests {
         assert!(matches!(of(b"a", 0), Begin::Replay(503, _)));
     }
 
+    /// A user with many keys loses the oldest of them, and nobody else's.
+    #[test]
+    fn the_keys_of_one_user_are_not_forgotten_for_those_of_another() {
+        let registry = Arc::new(Registry::default());
+        let config = config(10);
+        let of = |user, key: &[u8]| begin(&registry, &config, (user, key), "x", 0);
+        let Begin::First(ticket) = of(Some("ann"), b"own") else {
+            panic!("it is new");
+        };
+        ticket.done(204, 0);
+        for number in 0..1_000_u32 {
+            let Begin::First(ticket) = of(Some("eve"), &number.to_be_bytes()) else {
+                panic!("it is new");
+            };
+            ticket.done(204, 0);
+        }
+        assert!(matches!(of(Some("ann"), b"own"), Begin::Replay(204, _)));
+        assert!(matches!(
+            of(Some("eve"), &999_u32.to_be_bytes()),
+            Begin::Replay(..)
+        ));
+        assert!(matches!(
+            of(Some("eve"), &0_u32.to_be_bytes()),
+            Begin::First(_)
+        ));
+        assert_eq!(lock(&registry.keys).known.len(), 9, "a ticket was dropped");
+        registry.check();
+    }
+
     #[test]
     fn what_is_forgotten_is_so_in_the_store_before_another_shard_begins_anew() {
         let registry = Arc::new(Registry::default());
@@ -556,7 +605,7 @@ mod tests {
             forgotten.push(*record);
         };
         let other = fingerprint("y");
-        let begun = registry.begin(&config, (None, b"b"), other, None, (0, 1), forget);
+        let begun = registry.begin(&config, ((None, None), b"b"), other, None, (0, 1), forget);
         assert!(matches!(begun, Begin::First(_)));
         assert_eq!(forgotten, [record]);
     }

@@ -11,13 +11,12 @@
 //! An attempt that is turned away unseen is not a guess and counts nothing. All tables are bounded: where one is full,
 //! the entry that was not asked for longest is forgotten.
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 
 use ring::hmac;
 
 use crate::config::Guessing;
+use crate::giving_way::{Owner, Table};
 
 /// The owner of the credentials that an attempt shows.
 #[derive(Clone, Copy)]
@@ -54,46 +53,6 @@ pub(crate) fn origin(address: IpAddr) -> IpAddr {
 
 /// A digest of a subject: the memory for a name does not depend on its length.
 type SubjectId = [u8; 16];
-
-/// A table in which each entry takes its place among the young ones when it is used. When those fill
-/// half of the table they become the old ones, and the old ones are forgotten.
-#[derive(Debug)]
-pub(crate) struct Table<K, V> {
-    young: HashMap<K, V>,
-    old: HashMap<K, V>,
-}
-
-impl<K: Eq + Hash, V> Table<K, V> {
-    /// An empty table.
-    pub(crate) fn new() -> Self {
-        Self {
-            young: HashMap::new(),
-            old: HashMap::new(),
-        }
-    }
-
-    fn get(&self, key: &K) -> Option<&V> {
-        self.young.get(key).or_else(|| self.old.get(key))
-    }
-
-    /// An entry, which is made where there is none; about `most` are kept.
-    pub(crate) fn entry(&mut self, key: K, most: u32) -> &mut V
-    where
-        V: Default,
-    {
-        let known = self.old.remove(&key);
-        if !self.young.contains_key(&key) && self.young.len() >= (most as usize / 2).max(1) {
-            self.old = std::mem::take(&mut self.young);
-        }
-        let value = self.young.entry(key);
-        value.or_insert_with(|| known.unwrap_or_default())
-    }
-
-    fn remove(&mut self, key: &K) {
-        self.young.remove(key);
-        self.old.remove(key);
-    }
-}
 
 /// Failures, some of which are forgotten by now.
 #[derive(Clone, Copy, Debug, Default)]
@@ -210,7 +169,9 @@ impl Guesses {
     /// Counts wrong credentials whose sender has not shown that it is at its address: against the subject alone.
     pub(crate) fn note_unproved(&mut self, limits: &Guessing, subject: Subject<'_>, now_ms: u64) {
         let id = self.id(subject);
-        let failures = self.for_subject.entry(id, limits.maximum_entries);
+        // Nobody has it: who is at the address may be anybody.
+        let owner = Owner::of(None, None);
+        let failures = self.for_subject.entry(owner, id, limits.maximum_entries);
         failures.add(limits, limits.free_failures_per_user, now_ms);
     }
 
@@ -237,17 +198,18 @@ impl Guesses {
     ) {
         let (origin, id) = (origin(address), self.id(subject));
         let most = limits.maximum_entries;
+        let owner = Owner::of(None, Some(address));
         if is_right {
             self.of_address_for_subject.remove(&(origin, id));
-            self.known.entry((origin, id), most);
+            self.known.entry(owner, (origin, id), most);
             return;
         }
-        let pair = self.of_address_for_subject.entry((origin, id), most);
+        let pair = self.of_address_for_subject.entry(owner, (origin, id), most);
         let waits_for_subject = pair.add(limits, limits.free_failures, now_ms);
         let pair_m = pair.count_m;
-        let all = self.of_address.entry(origin, most);
+        let all = self.of_address.entry(owner, origin, most);
         let waits = all.add(limits, limits.free_failures_per_address, now_ms);
-        let subject_failures = self.for_subject.entry(id, most);
+        let subject_failures = self.for_subject.entry(owner, id, most);
         subject_failures.add(limits, limits.free_failures_per_user, now_ms);
         // The count that the wait is for: that of the pair grows faster.
         let failures = if waits_for_subject {
@@ -272,8 +234,7 @@ impl Guesses {
     /// Entries of the largest table.
     #[cfg(test)]
     fn len(&self) -> usize {
-        let pairs = &self.of_address_for_subject;
-        pairs.young.len() + pairs.old.len()
+        self.of_address_for_subject.len()
     }
 }
 
@@ -303,6 +264,35 @@ mod tests {
                 is_free
             })
             .count() as u64
+    }
+
+    /// An address that guesses at many names makes the counts of no other forgotten.
+    #[test]
+    fn one_address_does_not_empty_the_tables() {
+        let limits = Guessing {
+            maximum_entries: 100,
+            free_failures_per_address: 0,
+            ..Guessing::default()
+        };
+        let mut guesses = guesses();
+        let (here, there) = (address("192.0.2.1"), address("198.51.100.1"));
+        guesses.note(&limits, here, Subject::User("bob"), true, 0);
+        looked_at(&mut guesses, &limits, here, 60);
+        assert_eq!(
+            guesses.standing(&limits, here, ANN, 60_000),
+            Standing::Slowed
+        );
+        for number in 0..10_000 {
+            let name = format!("user-{number}");
+            guesses.note(&limits, there, Subject::User(&name), false, 60_000);
+        }
+        assert_eq!(
+            guesses.standing(&limits, here, ANN, 60_000),
+            Standing::Slowed
+        );
+        let bob = guesses.standing(&limits, here, Subject::User("bob"), 60_000);
+        assert_eq!(bob, Standing::Known);
+        assert_eq!(guesses.len(), 100);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub use checker::Checker;
 pub(crate) use checker::{Request, Ticket};
 pub(crate) use client_ids::{is_client_id, may_have_client_id};
 pub(crate) use grant::Grant;
-pub(crate) use guesses::{Standing, Subject, Table, origin};
+pub(crate) use guesses::{Standing, Subject, origin};
 pub use jwt::Issuer;
 pub(crate) use jwt::{OAUTHBEARER, is_token, token_of_message};
 pub(crate) use scram::Exchange;

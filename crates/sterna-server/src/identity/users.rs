@@ -1,6 +1,6 @@
 //! The users and tokens in force, read from their files.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use ring::hmac;
-use sterna_auth::{DecoySecret, PasswordFile, Record, TokenFile};
+use sterna_auth::{DEFAULT_ITERATIONS, DecoySecret, PasswordFile, Record, TokenFile};
 
 use super::secret_file::SecretFile;
 
@@ -23,6 +23,8 @@ pub struct Users {
     /// Records are replaced when they are raised.
     file: RwLock<PasswordFile>,
     decoy: DecoySecret,
+    /// Iterations and bytes of salt of the records, and how many have them.
+    likenesses: RwLock<BTreeMap<(u32, usize), usize>>,
     /// Whether it was said that records cannot be raised.
     has_warned: AtomicBool,
 }
@@ -40,6 +42,7 @@ impl Users {
         Ok(Self {
             path: path.map(Path::to_owned),
             decoy: decoy_secret(&file)?,
+            likenesses: RwLock::new(likenesses(&file)),
             file: RwLock::new(file),
             has_warned: AtomicBool::new(false),
         })
@@ -104,8 +107,24 @@ impl Users {
         self.file.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The record of a user, or of nobody one that looks like those of users: as many names as users have such
+    /// iterations and such a salt. The work is the same.
     pub(super) fn record_or_decoy(&self, user: &str) -> Record {
-        self.file().get_or_decoy(user, &self.decoy)
+        let decoy = self.decoy.record_like(user, self.likeness(user));
+        self.file().get(user).cloned().unwrap_or(decoy)
+    }
+
+    fn likeness(&self, user: &str) -> (u32, usize) {
+        let likenesses = self.likenesses.read();
+        let likenesses = likenesses.unwrap_or_else(PoisonError::into_inner);
+        let mut place = self.decoy.choose(user, likenesses.values().sum());
+        for (likeness, count) in &*likenesses {
+            match place.checked_sub(*count) {
+                Some(rest) => place = rest,
+                None => return *likeness,
+            }
+        }
+        (DEFAULT_ITERATIONS, SALT_BYTES)
     }
 
     /// A user's record as text; `None` where there is no such user.
@@ -168,6 +187,10 @@ impl Users {
                 let mut file = self.file.write().unwrap_or_else(PoisonError::into_inner);
                 // A name that was taken once is taken again.
                 let _ = file.set(user, new);
+                let next = likenesses(&file);
+                drop(file);
+                let likenesses = self.likenesses.write();
+                *likenesses.unwrap_or_else(PoisonError::into_inner) = next;
                 tracing::info!(user, iterations, "password record raised");
             }
             Err(error) => {
@@ -178,6 +201,16 @@ impl Users {
             }
         }
     }
+}
+
+/// See [`Users`].
+fn likenesses(file: &PasswordFile) -> BTreeMap<(u32, usize), usize> {
+    let mut all = BTreeMap::new();
+    for record in file.users().filter_map(|user| file.get(user)) {
+        let likeness = (record.iterations(), record.salt().len());
+        *all.entry(likeness).or_default() += 1;
+    }
+    all
 }
 
 /// A secret that is the same after a restart with the same users: made from their records, which nobody knows who does
@@ -430,6 +463,51 @@ bob:$6$06v3aHF2XQ6mvI8m$Lhmg9Cc/mnRY8D8+oxt0FEwe/HeSIg+g5RmyYyEng6H9ZSZNgCTiNXV8
         assert_eq!(decoy(&next), first);
         let unknown = |users: &Users| users.record_or_decoy("somebody").to_string();
         assert_ne!(unknown(&next), first, "each name has its own");
+    }
+
+    /// Of a file with records of two kinds, challenges to names that nobody has are of both kinds, as often.
+    #[test]
+    fn unknown_users_look_like_all_users_and_not_like_the_first() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("passwords");
+        let record = |iterations, salt: usize| {
+            Record::from_password("x", &vec![7; salt], iterations).unwrap()
+        };
+        let (weak, strong) = (record(4_096, 16), record(4_100, 24));
+        let mut text = format!("first:{weak}\n");
+        for number in 0..3 {
+            text += &format!("u{number}:{strong}\n");
+        }
+        fs::write(&path, text).unwrap();
+        let users = Users::load(Some(&path)).unwrap();
+        let kind = |users: &Users, name: &str| {
+            let record = users.record_or_decoy(name);
+            (record.iterations(), record.salt().len())
+        };
+        let names: Vec<_> = (0..1_000).map(|number| format!("nobody{number}")).collect();
+        let weak = names
+            .iter()
+            .filter(|name| kind(&users, name) == (4_096, 16));
+        let weak = weak.count();
+        let strong = names
+            .iter()
+            .filter(|name| kind(&users, name) == (4_100, 24));
+        assert_eq!(strong.count(), 1_000 - weak);
+        assert!((200..300).contains(&weak), "a quarter of them: {weak}");
+        // A user's record is raised. So are those of some others, and each gets another salt, as the user does.
+        let before: Vec<_> = names
+            .iter()
+            .map(|name| users.record_or_decoy(name))
+            .collect();
+        users.raise("first", b"x", 4_200);
+        let mut raised = 0;
+        for (name, before) in names.iter().zip(before) {
+            let after = users.record_or_decoy(name);
+            raised += usize::from(after.iterations() == 4_200);
+            let is_same = after.iterations() == before.iterations();
+            assert_eq!(after.salt() == before.salt(), is_same, "{name}");
+        }
+        assert!((200..300).contains(&raised), "{raised}");
     }
 
     #[test]

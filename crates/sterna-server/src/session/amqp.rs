@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use sterna_amqp::messaging::{DistributionMode, Source};
 use sterna_amqp::types::{Composite as _, Encoded, Map};
+use sterna_broker::Message;
+use sterna_mqtt::{Property, PropertyContext, PublishProperties};
 
 pub(crate) use crate::config::QUEUE_LEVEL;
 
@@ -65,4 +67,19 @@ pub(crate) fn is_dynamic(topic: &str) -> bool {
         .unwrap_or(topic)
         .strip_prefix(DYNAMIC)
         .is_some_and(|name| name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// A topic that the message had before it was a dead letter.
+pub(crate) const DEAD_LETTER_TOPIC: &str = "x-opt-dead-letter-topic";
+
+/// The topics that a message had before it was a dead letter, as far as it is one.
+pub(crate) fn topics_before_death(message: &Message) -> impl Iterator<Item = &str> {
+    let parsed = PublishProperties::parse(message.properties(), PropertyContext::Publish).ok();
+    let properties: Vec<&str> = (parsed.iter().flat_map(PublishProperties::all))
+        .filter_map(|property| match property {
+            Property::UserProperty(DEAD_LETTER_TOPIC, topic) => Some(topic),
+            _ => None,
+        })
+        .collect();
+    properties.into_iter()
 }

@@ -7,6 +7,7 @@
 
 pub(crate) mod changes;
 mod check;
+mod failure;
 mod handle;
 mod inbox;
 pub(crate) mod kept;

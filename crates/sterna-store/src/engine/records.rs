@@ -11,6 +11,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::sync::{
     Arc, Mutex, Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
@@ -62,7 +63,7 @@ pub(crate) struct Records {
     cache_bytes: usize,
     seal: Seal,
     /// `None` after it has failed, until it is opened again.
-    database: Mutex<Option<Arc<Database>>>,
+    database: Mutex<Option<Arc<Guarded<Database>>>>,
     /// Snapshots share it, and a change has it alone: after a failed change, the library reads nothing either.
     turns: RwLock<()>,
 }
@@ -175,6 +176,47 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, String
     }
 }
 
+/// A thing of the library. It works when it is dropped, too, and may panic then where its file is damaged.
+#[derive(Debug)]
+struct Guarded<T>(Option<T>);
+
+impl<T> Guarded<T> {
+    const fn new(it: T) -> Self {
+        Self(Some(it))
+    }
+}
+
+impl<T> Deref for Guarded<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match &self.0 {
+            Some(it) => it,
+            None => unreachable!("it is there until it is dropped"),
+        }
+    }
+}
+
+impl<T> DerefMut for Guarded<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        match &mut self.0 {
+            Some(it) => it,
+            None => unreachable!("it is there until it is dropped"),
+        }
+    }
+}
+
+impl<T> Drop for Guarded<T> {
+    fn drop(&mut self) {
+        let it = self.0.take();
+        // Whoever needs to know reads the file anew.
+        let _ = guarded(|| {
+            drop(it);
+            Ok(())
+        });
+    }
+}
+
 /// Makes the file of a new store.
 pub(crate) fn create(
     disk: &Arc<dyn Disk>,
@@ -252,7 +294,18 @@ pub(crate) fn open_file(
         file: name(),
         reason: format!("the records cannot be read: {reason}. {REMEDY}"),
     };
-    let database = guarded(|| open_database(disk, file, cache_bytes)).map_err(damaged)?;
+    let open = || {
+        let opened = guarded(|| open_database(disk, Arc::clone(&file), cache_bytes));
+        opened.map(Guarded::new).map_err(damaged)
+    };
+    let mut database = open()?;
+    // The library reads a page that does not fit its checksum as any other.
+    let integrity = guarded(|| Ok(database.check_integrity()?));
+    if integrity.is_err() {
+        // It does nothing more now.
+        drop(database);
+        database = open()?;
+    }
     let meta = guarded(|| read_meta(&database)).map_err(damaged)?;
     let meta = meta.ok_or_else(|| damaged("it does not say of which store it is".to_owned()))?;
     if meta.version == 0 {
@@ -284,6 +337,19 @@ pub(crate) fn open_file(
         Ok(())
     })
     .map_err(damaged)?;
+    match integrity {
+        Ok(true) => {}
+        Ok(false) => damage.push(Damage {
+            file: name(),
+            offset: 0,
+            bytes: 0,
+            reason: "a page did not fit its checksum; the file is as it was before its last change"
+                .to_owned(),
+        }),
+        // Else a record that is left out is what is damaged.
+        Err(why) if damage.is_empty() => return Err(damaged(why)),
+        Err(_) => {}
+    }
     Ok(Found {
         records: Records {
             disk: Arc::clone(disk),
@@ -389,15 +455,14 @@ impl Records {
     }
 
     /// The open file, opened again where it has failed. Reading and writing go on at the same time.
-    fn database(&self) -> Result<Arc<Database>, String> {
+    fn database(&self) -> Result<Arc<Guarded<Database>>, String> {
         let mut database = lock(&self.database);
         if let Some(open) = &*database {
             return Ok(Arc::clone(open));
         }
         let file = open_synced(&*self.disk).map_err(|error| error.to_string())?;
-        let opened = Arc::new(guarded(|| {
-            open_database(&self.disk, file, self.cache_bytes)
-        })?);
+        let opened = guarded(|| open_database(&self.disk, file, self.cache_bytes))?;
+        let opened = Arc::new(Guarded::new(opened));
         *database = Some(Arc::clone(&opened));
         Ok(opened)
     }
@@ -408,7 +473,7 @@ impl Records {
     /// # Errors
     /// The failure, in a sentence. Then nothing is noted.
     pub(crate) fn begin_at(&self, first_sequence: u64) -> Result<(), String> {
-        let note = |database: Arc<Database>| {
+        let note = |database: Arc<Guarded<Database>>| {
             guarded(|| {
                 let transaction = database.begin_write()?;
                 (transaction.open_table(META)?).insert(FIRST, &first_sequence.to_le_bytes()[..])?;
@@ -480,7 +545,7 @@ impl Records {
         turn: RwLockReadGuard<'a, ()>,
     ) -> Result<Snapshot<'a>, String> {
         let database = self.database()?;
-        let transaction = guarded(|| Ok(database.begin_read()?))?;
+        let transaction = Guarded::new(guarded(|| Ok(database.begin_read()?))?);
         Ok(Snapshot {
             seal: self.seal,
             transaction,
@@ -517,8 +582,8 @@ impl Records {
 #[derive(Debug)]
 pub(crate) struct Snapshot<'a> {
     seal: Seal,
-    transaction: ReadTransaction,
-    _database: Arc<Database>,
+    transaction: Guarded<ReadTransaction>,
+    _database: Arc<Guarded<Database>>,
     _turn: RwLockReadGuard<'a, ()>,
 }
 

@@ -62,15 +62,24 @@ impl Running {
             maintenance: None,
         };
         let begin = Instant::now();
-        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        let for_writer = Arc::clone(&shared);
-        running.writer =
-            Some(thread("store-writer").spawn(move || write(writer, &for_writer, begin))?);
-        let for_reader = Arc::clone(&shared);
-        running.reader = Some(thread("store-reader").spawn(move || read(reader, &for_reader))?);
-        running.maintenance =
-            Some(thread("store-maintenance").spawn(move || maintain(maintenance, &shared, begin))?);
+        let shared_by = || Arc::clone(&shared);
+        let (of_writer, of_reader, of_maintenance) = (shared_by(), shared_by(), shared_by());
+        running.writer = Some(thread("store-writer", &shared, move || {
+            write(writer, &of_writer, begin)
+        })?);
+        running.reader = Some(thread("store-reader", &shared, move || {
+            read(reader, &of_reader);
+        })?);
+        running.maintenance = Some(thread("store-maintenance", &shared, move || {
+            maintain(maintenance, &of_maintenance, begin)
+        })?);
         Ok(running)
+    }
+
+    /// Has `tell` be called with the reason, at once or later, when a thread of the store has ended that nobody has
+    /// ended. Then nothing more is kept, or read, or removed.
+    pub fn on_failure(&self, tell: impl Fn(&str) + Send + Sync + 'static) {
+        self.shared.failure.listen(Box::new(tell));
     }
 
     /// The state of the store when it was opened.
@@ -136,6 +145,32 @@ impl Drop for Running {
     fn drop(&mut self) {
         if !self.finish() {
             tracing::error!("{Unwritten}");
+        }
+    }
+}
+
+/// Starts a thread of the store, which tells where it ends by a panic.
+fn thread<R: Send + 'static>(
+    name: &'static str,
+    shared: &Arc<Shared>,
+    work: impl FnOnce() -> R + Send + 'static,
+) -> io::Result<JoinHandle<R>> {
+    let shared = Arc::clone(shared);
+    let builder = std::thread::Builder::new().name(name.to_owned());
+    builder.spawn(move || {
+        let _ending = Ending(name, shared);
+        work()
+    })
+}
+
+/// Tells of the end of a thread.
+struct Ending(&'static str, Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let failure = format!("the thread {} has panicked, which is a bug", self.0);
+            self.1.failure.tell(failure);
         }
     }
 }

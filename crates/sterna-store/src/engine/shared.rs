@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::changes::Changes;
+use super::failure::Failure;
 use super::inbox::Inbox;
 use super::read::{Answer, Request};
 use super::usage::{RewriteCounts, WriterCounts};
@@ -199,6 +200,7 @@ pub(crate) struct Shared {
     /// Memory that pages of the records' file took after the last checkpoint, in bytes.
     pub(crate) cached_bytes: AtomicU64,
     pub(crate) writer_counts: WriterCounts,
+    pub(crate) failure: Failure,
 }
 
 /// Orders for the maintenance thread.
@@ -266,6 +268,7 @@ impl Shared {
             rewrite_bytes: AtomicU64::new(0),
             cached_bytes: AtomicU64::new(0),
             writer_counts: WriterCounts::default(),
+            failure: Failure::default(),
         }
     }
 

@@ -27,8 +27,8 @@ const WINDOW: u32 = 4;
 struct Wants(u8);
 
 impl Selector for Wants {
-    fn selects(&self, message: &Message) -> bool {
-        message.payload()[0] == self.0
+    fn selects(&self, message: &Message, _steps: &mut u64) -> Option<bool> {
+        Some(message.payload()[0] == self.0)
     }
 }
 

@@ -231,7 +231,7 @@ impl Api {
                 Kind::StoreFull,
                 "the store is nearly full, and the session holds most of it",
             ),
-            EvictReason::TooLarge => (
+            EvictReason::TooLarge | EvictReason::SelectorTooDear => (
                 Kind::TooManySubscriptions,
                 "the cluster does not keep so much of one session",
             ),

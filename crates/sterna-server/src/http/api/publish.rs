@@ -116,7 +116,9 @@ impl Api {
         let claim = peer.take_claim(asker.id);
         let place = (cx.shard, now_ms);
         let forget = |record: &KeyRecord| cx.broker.forget_node(record);
-        let begun = (self.registry).begin(http, (user, key), fingerprint, claim, place, forget);
+        let address = cx.net.info(peer.connection).map(|info| info.peer.ip());
+        let who = ((user, address), key);
+        let begun = (self.registry).begin(http, who, fingerprint, claim, place, forget);
         let ticket = match begun {
             Begin::First(ticket) => ticket,
             Begin::Replay(status, token) => {

@@ -25,6 +25,8 @@ use answer::content_of;
 pub(super) use url::Plain;
 use url::Url;
 
+use super::webhook::Silence;
+
 /// Bytes read at once.
 const READ_BYTES: usize = 16 << 10;
 
@@ -169,20 +171,26 @@ impl Endpoint {
     /// # Errors
     /// The reason, in words.
     pub(super) fn get(&self) -> Result<String, String> {
-        self.ask("GET", "", b"", Instant::now() + self.timeout)
+        let answer = self.ask("GET", "", b"", Instant::now() + self.timeout);
+        answer.map_err(|unanswered| unanswered.why)
+    }
+
+    /// The URL without what may be secret in it.
+    pub(super) fn shown(&self) -> &str {
+        &self.url.shown
     }
 
     /// Sends JSON, with further fields (each with its end of line), and waits for the answer until a
     /// deadline.
     ///
     /// # Errors
-    /// The reason, in words.
+    /// The reason.
     pub(super) fn post(
         &self,
         fields: &str,
         content: &[u8],
         deadline: Instant,
-    ) -> Result<String, String> {
+    ) -> Result<String, Unanswered> {
         let length = content.len();
         let mut all = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
         all.push_str(fields);
@@ -195,7 +203,7 @@ impl Endpoint {
         fields: &str,
         content: &[u8],
         deadline: Instant,
-    ) -> Result<String, String> {
+    ) -> Result<String, Unanswered> {
         let Url {
             authority, target, ..
         } = &self.url;
@@ -217,14 +225,16 @@ impl Endpoint {
             match self.exchange(connection, &request) {
                 // The server has closed it before it got the request, or with it.
                 Err(Fault::Silent) if Instant::now() < deadline => {}
-                Err(fault) => return Err(fault.into_words()),
+                Err(fault) => return Err(fault.into()),
                 Ok(answer) => return Ok(answer),
             }
         }
-        let connection = (self.connect(deadline)).map_err(|error| said(&error))?;
+        let connection = self.connect(deadline).map_err(|error| Unanswered {
+            why: said(&error),
+            silence: Some(Silence::Unreachable),
+        })?;
         self.connects.fetch_add(1, Ordering::Relaxed);
-        let answer = self.exchange(connection, &request);
-        answer.map_err(Fault::into_words)
+        Ok(self.exchange(connection, &request)?)
     }
 
     /// Sends a request on a connection, which is kept if it can be used again.
@@ -232,7 +242,7 @@ impl Endpoint {
         let stream = connection.stream();
         let mut answer = Vec::new();
         let silent = |error: io::Error| match error.kind() {
-            ErrorKind::TimedOut | ErrorKind::WouldBlock => Fault::Said(said(&error)),
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => Fault::Cut(said(&error)),
             _ => Fault::Silent,
         };
         stream.write_all(request).map_err(silent)?;
@@ -249,7 +259,7 @@ impl Endpoint {
             }
             let read = match stream.read(&mut bytes) {
                 Err(error) if answer.is_empty() => return Err(silent(error)),
-                read => read.map_err(|error| Fault::Said(said(&error)))?,
+                read => read.map_err(|error| Fault::Cut(said(&error)))?,
             };
             match read {
                 0 if answer.is_empty() => return Err(Fault::Silent),
@@ -258,7 +268,7 @@ impl Endpoint {
             }
         }
         let content = content_of(&answer, true, self.maximum_bytes)?;
-        let cut_off = || Fault::Said("the answer is cut off".to_owned());
+        let cut_off = || Fault::Cut("the answer is cut off".to_owned());
         Ok(content.ok_or_else(cut_off)?.text)
     }
 
@@ -320,16 +330,32 @@ impl Endpoint {
 enum Fault {
     /// The connection has ended, and nothing of an answer came.
     Silent,
-    /// In words.
+    /// The answer did not come to its end, in words.
+    Cut(String),
+    /// There is an answer, and what is wrong with it, in words.
     Said(String),
 }
 
-impl Fault {
-    fn into_words(self) -> String {
-        match self {
-            Self::Silent => "the connection ended without an answer".to_owned(),
-            Self::Said(why) => why,
-        }
+/// Why there is no good answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Unanswered {
+    /// In words.
+    pub(super) why: String,
+    /// `None` where there was an answer: the server lives.
+    pub(super) silence: Option<Silence>,
+}
+
+impl From<Fault> for Unanswered {
+    fn from(fault: Fault) -> Self {
+        let (why, silence) = match fault {
+            Fault::Silent => (
+                "the connection ended without an answer".to_owned(),
+                Some(Silence::Silent),
+            ),
+            Fault::Cut(why) => (why, Some(Silence::Silent)),
+            Fault::Said(why) => (why, None),
+        };
+        Self { why, silence }
     }
 }
 

@@ -199,14 +199,19 @@ fn a_bad_answer_is_not_asked_for_again_and_no_answer_only_once() {
     let now = || Instant::now() + Duration::from_secs(10);
     let bad = client_of(&[OK, BAD, OK], false, KEPT, None);
     assert!(bad.post("", b"1", now()).is_ok());
-    let why = bad.post("", b"2", now()).expect_err("a bad answer");
-    assert!(why.contains("500"), "{why}");
+    let unanswered = bad.post("", b"2", now()).expect_err("a bad answer");
+    assert!(unanswered.why.contains("500"), "{unanswered:?}");
+    assert_eq!(unanswered.silence, None, "the server lives");
     // The connection of a bad answer is not trusted.
     assert!(bad.idle().is_empty());
     let down = client_of(&[OK, "", "", OK], false, KEPT, None);
     assert!(down.post("", b"1", now()).is_ok());
-    let why = down.post("", b"2", now()).expect_err("no answer");
-    assert!(why.contains("without an answer"), "{why}");
+    let unanswered = down.post("", b"2", now()).expect_err("no answer");
+    assert!(
+        unanswered.why.contains("without an answer"),
+        "{unanswered:?}"
+    );
+    assert_eq!(unanswered.silence, Some(Silence::Silent));
     assert_eq!(down.connects(), 2);
     let slow = client_of(&[OK], false, KEPT, None);
     assert!(slow.post("", b"1", now()).is_ok());

@@ -23,6 +23,8 @@ pub(super) struct Url {
     /// Host and port as the URL has them.
     pub(super) authority: String,
     pub(super) target: String,
+    /// The URL without the values of its query, which may be secret.
+    pub(super) shown: String,
 }
 
 impl Url {
@@ -31,7 +33,8 @@ impl Url {
     /// # Errors
     /// A sentence that names the setting, and the fault of its value.
     pub(super) fn parse((setting, text): (&str, &str), plain: Plain) -> Result<Self, String> {
-        let fault = |why: &str| format!("{setting}: `{text}` {why}");
+        let shown = crate::config::without_secrets(text);
+        let fault = |why: &str| format!("{setting}: `{shown}` {why}");
         let (is_secure, rest) = match text.split_once("://") {
             Some(("https", rest)) => (true, rest),
             Some(("http", rest)) if plain != Plain::Nowhere => (false, rest),
@@ -71,6 +74,7 @@ impl Url {
             port,
             authority: authority.to_owned(),
             target: format!("{slash}{target}"),
+            shown: shown.into_owned(),
         })
     }
 

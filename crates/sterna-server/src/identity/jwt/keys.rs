@@ -201,32 +201,53 @@ impl Keys {
         Self::checked(all, algorithms, most)
     }
 
-    /// These keys, and those of a JWK set that was published. Secrets are not published, so none is taken.
+    /// These keys, and those of a JWK set that was published. Secrets are not published, so none is taken. The second
+    /// value says of each key that is left out why; the others count all the same, as there may be one among those that
+    /// are not in the set any more whose secret was stolen (RFC 7517, section 5).
     ///
     /// # Errors
-    /// A sentence that names the fault.
+    /// A sentence that names the fault of what is no set.
     pub(super) fn with_published(
         &self,
         text: &str,
         algorithms: &[JwtAlgorithm],
         most: u32,
-    ) -> Result<Self, String> {
-        let mut keys = parse(text)?;
-        keys.retain(|key| {
-            key.algorithm != JwtAlgorithm::Hs256 && algorithms.contains(&key.algorithm)
-        });
-        if keys.is_empty() {
-            return Err("no key for any of authentication.jwt.algorithms".to_owned());
+    ) -> Result<(Self, Vec<String>), String> {
+        let document: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let jwks = document.get("keys").and_then(Value::as_array);
+        let jwks = jwks.ok_or("there is no list `keys`")?;
+        let (mut all, mut left_out) = (self.clone(), Vec::new());
+        for (at, jwk) in jwks.iter().enumerate() {
+            let key = (jwk.as_object().ok_or_else(|| "not an object".to_owned()))
+                .and_then(|jwk| Key::of_jwk(jwk));
+            let key = match key {
+                Ok(Some(key)) => key,
+                Ok(None) => continue,
+                Err(why) => {
+                    left_out.push(format!("key {}: {why}", at + 1));
+                    continue;
+                }
+            };
+            if key.algorithm == JwtAlgorithm::Hs256 || !algorithms.contains(&key.algorithm) {
+                continue;
+            }
+            all.0.push(Arc::new(key));
+            if let Err(why) = all.check(algorithms, most) {
+                all.0.pop();
+                left_out.push(format!("key {}: {why}", at + 1));
+            }
         }
-        let own = self.0.iter().cloned();
-        Self::checked(
-            own.chain(keys.into_iter().map(Arc::new)).collect(),
-            algorithms,
-            most,
-        )
+        Ok((all, left_out))
     }
 
     fn checked(all: Vec<Arc<Key>>, algorithms: &[JwtAlgorithm], most: u32) -> Result<Self, String> {
+        let all = Self(all);
+        all.check(algorithms, most).map(|()| all)
+    }
+
+    /// Whether there are not too many of them, and not too many that may fit one token.
+    fn check(&self, algorithms: &[JwtAlgorithm], most: u32) -> Result<(), String> {
+        let all = &self.0;
         if all.len() > most as usize {
             return Err(format!(
                 "more keys than authentication.jwt.maximum_keys ({most})"
@@ -248,7 +269,7 @@ impl Keys {
                 ));
             }
         }
-        Ok(Self(all))
+        Ok(())
     }
 
     /// The keys that a token may be signed by: those of the name, and those without one. A token that names

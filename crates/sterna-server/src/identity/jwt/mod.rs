@@ -22,6 +22,9 @@ use super::{Identity, Proof};
 use crate::authorization::{GivenRule, Standing};
 use crate::config::{self, JwtAlgorithm};
 
+/// Faults of keys that are told of one set.
+const MOST_TOLD: usize = 8;
+
 /// The method of SASL, and of MQTT's authentication, that carries a token (RFC 7628).
 pub(crate) const OAUTHBEARER: &str = "OAUTHBEARER";
 
@@ -191,10 +194,19 @@ impl Issuer {
     /// A sentence that names the fault.
     pub(crate) fn with_published(&self, text: &str) -> Result<Self, String> {
         let (algorithms, most) = (&self.config.algorithms, self.config.maximum_keys);
+        let (keys, left_out) = self.own.with_published(text, algorithms, most)?;
+        let url = self.keys_url_shown();
+        // A set may have many.
+        for why in left_out.iter().take(MOST_TOLD) {
+            tracing::warn!(url, why, "a key of tokens is left out");
+        }
+        if keys.len() == self.own.len() {
+            tracing::warn!(url, "the issuer has published no key that is accepted");
+        }
         Ok(Self {
             config: Arc::clone(&self.config),
             own: self.own.clone(),
-            keys: self.own.with_published(text, algorithms, most)?,
+            keys,
             source: self.source.clone(),
             published: Some(text.into()),
             misses_key: Arc::clone(&self.misses_key),
@@ -216,6 +228,11 @@ impl Issuer {
     /// The URL of the keys.
     pub(crate) fn keys_url(&self) -> Option<&str> {
         self.config.keys_url.as_deref()
+    }
+
+    /// The same without what is secret in it.
+    pub(crate) fn keys_url_shown(&self) -> Option<&str> {
+        self.source.as_deref().map(Endpoint::shown)
     }
 
     /// The settings.

@@ -154,6 +154,50 @@ fn files_without_good_keys_are_refused() {
     assert!(why.contains("maximum_keys (3)"), "{why}");
 }
 
+/// A bad key in what the issuer publishes keeps neither good ones out nor withdrawn ones in.
+#[test]
+fn a_bad_key_of_a_published_set_is_left_out_and_an_absent_one_withdrawn() {
+    let set = |keys: &[Value]| serde_json::json!({ "keys": keys }).to_string();
+    let all = vectors()["jwks"]["keys"].as_array().unwrap().clone();
+    let of = |kty: &str| all.iter().find(|key| key["kty"] == kty).unwrap().clone();
+    let mut weak = of("RSA");
+    weak["kid"] = "weak".into();
+    weak["n"] = URL_SAFE_NO_PAD.encode([0xff; 128]).into();
+    let mut cut = of("EC");
+    cut["x"] = "AAAA".into();
+    let mut strange = of("EC");
+    strange["crv"] = "secp256k1".into();
+    let bad = [
+        weak,
+        cut,
+        strange,
+        "no object".into(),
+        serde_json::json!({}),
+    ];
+    let own = issuer(&set(&[of("oct")]), |jwt| jwt.maximum_keys = 3).unwrap();
+    let knows = |issuer: &Issuer, algorithm: &str| {
+        issuer.identify(token(algorithm).as_bytes(), NOW_MS).is_ok()
+    };
+    let stolen = own.with_published(&set(&[of("RSA"), of("EC")])).unwrap();
+    assert!(knows(&stolen, "RS256") && knows(&stolen, "ES256"));
+    // The RSA key was stolen: it is not in the set any more, and the set has faults.
+    let mut keys = bad.to_vec();
+    keys.insert(2, of("EC"));
+    let next = stolen.with_published(&set(&keys)).unwrap();
+    assert!(!knows(&next, "RS256") && knows(&next, "ES256") && knows(&next, "HS256"));
+    assert_eq!(next.key_count(), 2);
+    // Beyond the limit the last ones are left out.
+    let many = stolen.with_published(&set(&[of("OKP"), of("EC"), of("RSA")]));
+    let many = many.unwrap();
+    assert!(knows(&many, "EdDSA") && knows(&many, "ES256") && !knows(&many, "RS256"));
+    // A set without a good key withdraws all, and what is no set withdraws none.
+    let none = stolen.with_published(&set(&bad)).unwrap();
+    assert!(!knows(&none, "RS256") && !knows(&none, "ES256") && knows(&none, "HS256"));
+    for text in ["", "[]", "{}", "<html>", "{\"keys\": 1}"] {
+        assert!(stolen.with_published(text).is_err(), "{text}");
+    }
+}
+
 #[test]
 fn a_message_of_oauthbearer_has_one_token() {
     for (message, found) in [

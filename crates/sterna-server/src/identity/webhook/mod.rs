@@ -19,7 +19,9 @@ use super::grant::{Basis, Grant};
 use super::{Identity, Refusal};
 use crate::authorization::{Answers, Recent};
 use crate::config;
+use crate::giving_way::Owner;
 use breaker::Breaker;
+pub(super) use breaker::Silence;
 pub(crate) use meters::{FIRST_BOUND_US, Meters, Outcome, Subject};
 use queue::Queue;
 pub(crate) use queue::Ticket;
@@ -230,13 +232,15 @@ impl Webhook {
         };
         let is_bound = !matches!(login.credentials, Credentials::Password(_, b""));
         let (now_ms, digest) = (login.now_ms, self.digest(login));
+        // Nobody is proved to be the user that it names.
+        let owner = Owner::of(None, Some(login.address));
         let times = (self.config.allow_s, self.config.deny_s);
         let verdicts = Arc::clone(&self.verdicts);
         let heard = move |answer: Result<Option<Identity>, Refusal>| {
             if let Ok(known) = &answer {
                 let seconds = if known.is_some() { times.0 } else { times.1 };
                 let until_ms = now_ms + u64::from(seconds) * 1000;
-                lock(&verdicts).add(digest, known.clone(), until_ms);
+                lock(&verdicts).add(owner, digest, known.clone(), until_ms);
             }
             tell(answer);
         };
@@ -294,7 +298,7 @@ impl Webhook {
         read: impl FnOnce(&str, &Arc<str>) -> Result<A, String> + Send + 'static,
     ) -> Result<Ticket, Refusal> {
         let service = self.service(subject).ok_or(Refusal::Unavailable)?;
-        if !lock(&service.breaker).admits(Instant::now()) {
+        if !lock(&service.breaker).admits(origin, Instant::now()) {
             self.meters.count(subject, Outcome::Paused);
             return Err(Refusal::Webhook);
         }
@@ -305,7 +309,7 @@ impl Webhook {
         let work = move |deadline: Result<Instant, Refusal>| {
             let answer = deadline.and_then(|deadline| {
                 let began = Instant::now();
-                let answer = service.ask(&question, deadline, read);
+                let answer = service.ask(&question, origin, deadline, read);
                 meters.took(subject, began.elapsed());
                 answer
             });
@@ -401,27 +405,30 @@ impl Service {
     fn ask<A>(
         &self,
         question: &[u8],
+        origin: IpAddr,
         deadline: Instant,
         read: impl FnOnce(&str, &Arc<str>) -> Result<A, String>,
     ) -> Result<A, Refusal> {
         let answer = self.endpoint.post(&self.fields, question, deadline);
-        let url = &*self.url;
-        match answer.and_then(|answer| read(&answer, &self.url)) {
-            Ok(answer) => {
-                if lock(&self.breaker).succeeded() {
-                    tracing::info!(url, "the webhook answers again");
-                }
-                Ok(answer)
+        let url = self.endpoint.shown();
+        let silence = answer
+            .as_ref()
+            .err()
+            .and_then(|unanswered| unanswered.silence);
+        if let Some(silence) = silence {
+            if lock(&self.breaker).failed(origin, silence, Instant::now()) {
+                tracing::warn!(url, "the webhook is not asked for webhook.pause_ms");
             }
-            Err(why) => {
-                let is_pause = lock(&self.breaker).failed(Instant::now());
-                tracing::warn!(url, why, "the webhook gives no good answer");
-                if is_pause {
-                    tracing::warn!(url, "the webhook is not asked for webhook.pause_ms");
-                }
-                Err(Refusal::Webhook)
-            }
+        } else if lock(&self.breaker).succeeded(origin) {
+            tracing::info!(url, "the webhook answers again");
         }
+        let answer = answer.map_err(|unanswered| unanswered.why);
+        answer
+            .and_then(|answer| read(&answer, &self.url))
+            .map_err(|why| {
+                tracing::warn!(url, why, "the webhook gives no good answer");
+                Refusal::Webhook
+            })
     }
 }
 

@@ -190,6 +190,80 @@ fn a_slow_service_is_given_up_and_left_alone() {
     assert!(told(&mut broker)[0].contains("Success"));
 }
 
+/// A service that answers one client's odd credentials with errors of its own lives, and is asked about others.
+#[test]
+fn answers_that_one_client_provokes_pause_nobody() {
+    for status in [
+        "400 Bad Request",
+        "431 Too Large",
+        "500 Oops",
+        "503 Down",
+        "200 OK",
+    ] {
+        let hook = Hook::start(move |question| {
+            if question["user"] == "odd" {
+                return Reply::Raw(format!("HTTP/1.1 {status}\r\nContent-Length: 3\r\n\r\nodd"));
+            }
+            knows(question)
+        });
+        let (_directory, config) = hooked(&hook, |config| {
+            config.webhook.failures = 2;
+            config.webhook.pause_ms = 3_600_000;
+            config.webhook.deny_s = 1;
+        });
+        let mut broker = Broker::with(&config, 1);
+        for number in 0..10 {
+            let peer = broker.open_speaking(b"mqtt", 0, TransportKind::Tcp, Vec::new());
+            let password = format!("{number}");
+            let connect = Connect {
+                user_name: Some("odd"),
+                password: Some(password.as_bytes()),
+                ..plain(Version::V5, "")
+            };
+            broker.packet(peer, Version::V5, &Packet::Connect(connect));
+            broker.await_verdicts();
+            assert_eq!(
+                broker.told(peer, Version::V5),
+                ["CONNACK Server unavailable"]
+            );
+        }
+        assert!(told(&mut broker)[0].contains("Success"), "{status}");
+    }
+}
+
+/// A client whose questions hang the service pauses it for its own address.
+#[test]
+fn silence_for_one_address_keeps_no_other_out() {
+    let hook = Hook::start(|question| match question["user"].as_str() {
+        Some("odd") => Reply::Down,
+        _ => knows(question),
+    });
+    let (_directory, config) = hooked(&hook, |config| {
+        config.webhook.failures = 2;
+        config.webhook.pause_ms = 3_600_000;
+    });
+    let mut broker = Broker::with(&config, 1);
+    broker.come_from([198, 51, 100, 66]);
+    for _ in 0..10 {
+        let peer = broker.open_speaking(b"mqtt", 0, TransportKind::Tcp, Vec::new());
+        let connect = Connect {
+            user_name: Some("odd"),
+            password: Some(b"x"),
+            ..plain(Version::V5, "")
+        };
+        broker.packet(peer, Version::V5, &Packet::Connect(connect));
+        broker.await_verdicts();
+        assert_eq!(
+            broker.told(peer, Version::V5),
+            ["CONNACK Server unavailable"]
+        );
+    }
+    assert_eq!(hook.asked().len(), 2, "no more is asked for it");
+    assert_eq!(told(&mut broker)[0], "CONNACK Server unavailable");
+    broker.come_from([198, 51, 100, 7]);
+    assert!(told(&mut broker)[0].contains("Success"));
+}
+
 /// What waits is bounded, and so is what is remembered.
 #[test]
 fn guesses_fill_neither_the_queue_nor_the_memory() {

@@ -1,10 +1,12 @@
 //! Every limit is a setting, and what exceeds it is refused with a condition.
 
+use bytes::BytesMut;
 use sterna_amqp::Limits;
 use sterna_amqp::connection::{LinkId, SessionId};
 use sterna_amqp::link::{AttachOptions, DeliveryTag, Unsettled};
-use sterna_amqp::messaging::{Source, Target, TargetArchetype};
+use sterna_amqp::messaging::{DistributionMode, MessageWriter, Source, Target, TargetArchetype};
 use sterna_amqp::performatives::{ReceiverSettleMode, Role};
+use sterna_amqp::types::Value;
 use sterna_mqtt::{QoS, Version};
 use sterna_server::config::{ActionName, Amqp, Config, Effect, Rule};
 
@@ -190,7 +192,7 @@ fn what_comes_before_the_open_is_bounded() {
         password: "secret".to_owned(),
     };
     let peer = broker.open_speaking(b"amqp", 0, sterna_net::TransportKind::Tcp, Vec::new());
-    let mut out = bytes::BytesMut::new();
+    let mut out = BytesMut::new();
     let options = sterna_amqp::connection::ClientOptions {
         open: sterna_amqp::performatives::Open::new("c"),
         mechanism: Some(Box::new(mechanism)),
@@ -259,6 +261,93 @@ fn selectors_are_limited() {
     };
     client.receiver(&mut broker, session, "r", source, 1);
     assert_eq!(client.condition().as_deref(), Some("amqp:invalid-field"));
+}
+
+/// A message with a property of so many bytes.
+fn long_property(bytes: usize) -> BytesMut {
+    let mut message = BytesMut::new();
+    MessageWriter::new(&mut message)
+        .application_properties(|map| {
+            map.push(&Value::String("p"), &Value::String(&"a".repeat(bytes)));
+        })
+        .data(b"m");
+    message
+}
+
+/// A link whose selector takes too much work for a message ends, and nobody else's.
+#[test]
+fn a_link_with_a_dear_selector_ends() {
+    let filter = crate::amqp::links::selector(&format!("p LIKE '%{}b%'", "a".repeat(900)));
+    for (address, mode) in [
+        ("queue/q", None),
+        ("queue/q", Some(DistributionMode::Copy)),
+        ("a", None),
+    ] {
+        let mut broker = broker(|amqp| amqp.maximum_selector_steps = 1_000);
+        let mut dear = Client::connect(&mut broker, "dear");
+        let mut client = Client::connect(&mut broker, "c");
+        let (of_dear, session) = (dear.begin(&mut broker), client.begin(&mut broker));
+        let sender = client.sender(&mut broker, session, address);
+        let source = || Source {
+            filter: crate::amqp::links::map(&filter),
+            distribution_mode: mode,
+            ..Source::new(address)
+        };
+        if mode.is_none() {
+            dear.receiver(&mut broker, of_dear, "dear", source(), 10);
+        }
+        client.send_message(&mut broker, sender, 1, &long_property(2_000), false, None);
+        dear.turn(&mut broker);
+        assert_eq!(dear.condition(), None, "that is not too much");
+        client.send_message(&mut broker, sender, 2, &long_property(65_000), false, None);
+        if mode.is_some() {
+            dear.receiver(&mut broker, of_dear, "dear", source(), 10);
+        }
+        dear.turn(&mut broker);
+        let condition = dear.condition();
+        assert_eq!(condition.as_deref(), Some("amqp:resource-limit-exceeded"));
+        client.receiver(&mut broker, session, "r", Source::new(address), 10);
+        let left = usize::from(address != "a") * 2;
+        assert_eq!(client.accept_all(&mut broker).len(), left, "{address}");
+        // The client of the link goes on.
+        dear.receiver(&mut broker, of_dear, "again", Source::new("b"), 1);
+        let of_b = client.sender(&mut broker, session, "b");
+        client.send(&mut broker, of_b, 3, "m");
+        dear.turn(&mut broker);
+        assert_eq!(dear.accept_all(&mut broker).len(), 1);
+    }
+}
+
+/// Where all selectors together take more than a turn has, all messages come in the end.
+#[test]
+fn selectors_go_on_in_the_next_turn() {
+    let mut config = Config::default();
+    config.broker.maximum_steps_per_turn = 500;
+    let mut broker = Broker::with(&config, 1);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let sender = client.sender(&mut broker, session, "queue/q");
+    for token in 0..5 {
+        client.send_message(
+            &mut broker,
+            sender,
+            token,
+            &long_property(1_000),
+            false,
+            None,
+        );
+    }
+    let filter = crate::amqp::links::selector("p LIKE '%aa%a'");
+    for number in 0..20 {
+        let source = Source {
+            filter: crate::amqp::links::map(&filter),
+            distribution_mode: Some(DistributionMode::Copy),
+            ..Source::new("queue/q")
+        };
+        client.receiver(&mut broker, session, &format!("b{number}"), source, 10);
+    }
+    client.turn(&mut broker);
+    assert_eq!(client.accept_all(&mut broker).len(), 100);
 }
 
 #[test]

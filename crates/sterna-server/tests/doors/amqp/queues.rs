@@ -10,7 +10,7 @@ use sterna_amqp::performatives::Role;
 use sterna_amqp::types::Value;
 use sterna_mqtt::packet::{Ack, Publish};
 use sterna_mqtt::{Property, QoS, Version};
-use sterna_server::config::{Config, Queue};
+use sterna_server::config::{ActionName, Config, Effect, Queue, Rule};
 
 use crate::amqp_client::{Client, Start, message_to};
 use crate::fixture::Broker;
@@ -522,6 +522,92 @@ fn a_browser_gets_copies_and_leaves_the_messages() {
         assert_eq!(client.texts().len(), 5, "they are still there");
         client.receiver(&mut broker, session, "r", Source::new("queue/q"), 10);
         assert_eq!(client.accept_all(&mut broker), ["0", "1", "2", "3", "4"]);
+    }
+}
+
+/// A rule that denies the topic of a message holds for whoever has the right to the queue: who takes, browses, or
+/// reads the dead letters. A right to the topic that is missing does not matter.
+#[test]
+fn what_a_rule_denies_is_denied_in_every_queue() {
+    let rule = |effect, topics: &[&str]| Rule {
+        effect,
+        users: Vec::new(),
+        clients: vec!["reader".to_owned()],
+        actions: vec![ActionName::Subscribe],
+        topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
+        ..Rule::default()
+    };
+    for (shards, denies) in [(1, true), (2, true), (1, false)] {
+        let mut config = Config::default();
+        config.amqp.queues = vec![Queue {
+            name: "orders".to_owned(),
+            filter: Some("orders/#".to_owned()),
+            dead_letter: Some("lost".to_owned()),
+            ..Queue::default()
+        }];
+        config.authorization.rules = vec![rule(Effect::Allow, &["queue/#"])];
+        if denies {
+            let deny = rule(Effect::Deny, &["orders/secret/#"]);
+            config.authorization.rules.push(deny);
+        }
+        // The reader has no right to the topics themselves.
+        config.authorization.rules.extend([Rule {
+            effect: Effect::Allow,
+            clients: vec!["others".to_owned()],
+            topics: vec!["#".to_owned()],
+            ..Rule::default()
+        }]);
+        config.authorization.default_allow = false;
+        config.check().expect("it is valid");
+        let mut broker = Broker::with(&config, shards);
+        let mut others = Client::connect(&mut broker, "others");
+        let of_others = others.begin(&mut broker);
+        let topics = ["orders/a", "orders/secret/b", "orders/c"];
+        let senders = topics.map(|topic| others.sender(&mut broker, of_others, topic));
+        for (token, (sender, topic)) in senders.into_iter().zip(topics).enumerate() {
+            others.send(&mut broker, sender, token as u64, topic);
+        }
+        let visible = |secret: &str| {
+            let all = ["orders/a", secret, "orders/c"].into_iter();
+            all.filter(|topic| !denies || !topic.contains("secret"))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let mut reader = Client::start(&mut broker, Start::new("reader").on(shards - 1));
+        let session = reader.begin(&mut broker);
+        let browse = Source {
+            distribution_mode: Some(DistributionMode::Copy),
+            ..Source::new("queue/orders")
+        };
+        reader.receiver(&mut broker, session, "look", browse, 10);
+        assert_eq!(reader.texts(), visible("orders/secret/b"));
+        reader.received.clear();
+        // What others reject is a dead letter, whose topic is that of the queue of these.
+        let link = others.receiver(&mut broker, of_others, "r", Source::new("queue/orders"), 10);
+        for came in std::mem::take(&mut others.received) {
+            others.dispose(&mut broker, of_others, (came.id, came.id), &REJECTED, true);
+        }
+        others.detach(&mut broker, link, true);
+        reader.receiver(&mut broker, session, "dead", Source::new("queue/lost"), 10);
+        assert_eq!(reader.accept_all(&mut broker), visible("orders/secret/b"));
+        // By MQTT the topic of the queue is as any other.
+        let mqtt = broker.client(Version::V5, "reader");
+        broker.subscribe(mqtt, Version::V5, "queue/lost", QoS::AtLeastOnce);
+        for (token, sender) in senders[..2].iter().enumerate() {
+            others.send(&mut broker, *sender, 10 + token as u64, "again");
+        }
+        others.receiver(
+            &mut broker,
+            of_others,
+            "r2",
+            Source::new("queue/orders"),
+            10,
+        );
+        for came in std::mem::take(&mut others.received) {
+            others.dispose(&mut broker, of_others, (came.id, came.id), &REJECTED, true);
+        }
+        let told = broker.told(mqtt, Version::V5).len();
+        assert_eq!(told, if denies { 1 } else { 2 });
     }
 }
 

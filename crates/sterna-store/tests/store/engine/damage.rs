@@ -215,6 +215,58 @@ fn flipped_bits_in_the_file_of_the_records_never_pass() {
     assert_eq!(inspect(&as_disk(&disk)).unwrap().records, FRAMES);
 }
 
+/// The library panics here and there where its file is damaged: while it works, or when it is dropped. That is an error,
+/// or a record that is left out and told of.
+#[test]
+fn a_store_over_records_with_a_flipped_bit_is_refused_or_goes_on() {
+    let disk = store(true);
+    let content = disk.content("records.redb").unwrap();
+    let used: Vec<usize> = (0..content.len()).filter(|&at| content[at] != 0).collect();
+    let (mut refused, mut told) = (0, 0);
+    for step in 0..240 {
+        // Every byte of the header that says something, and some others.
+        let place = if step < 120 { step } else { step * 7_919 };
+        let (offset, bit) = (used[place % used.len()], (step % 8) as u8);
+        let disk = store(true);
+        disk.flip("records.redb", offset, bit);
+        let place = format!("{offset}, bit {bit}");
+        let opened = Engine::open_with_identity(as_disk(&disk), settings(), [9; 16]);
+        let Ok(mut engine) = opened else {
+            refused += 1;
+            continue;
+        };
+        let mut handle = engine.handle(Box::new(|| {}));
+        let mut records = 0;
+        let loaded = handle.load(&mut |key, value| {
+            assert!(key.starts_with(b"key ") && value == b"value", "{place}");
+            records += 1;
+        });
+        let is_told = !engine.report().damage.is_empty();
+        told += usize::from(is_told);
+        assert!(
+            loaded.is_err() || records == FRAMES || is_told,
+            "{place}: {records}"
+        );
+        let messages = handle.read_now(&super::everything(0)).messages;
+        assert_eq!(messages.len(), FRAMES as usize, "{place}");
+        for number in 0..20 {
+            let key = format!("key {number:02}");
+            let draft = draft(&[("a/topic", b"new")], &[(&key, Some("other"))]);
+            handle.append(&draft).unwrap();
+            for now_ms in 0..60 {
+                engine.turn((number + 1) * 1_000 + now_ms, &mut || false);
+            }
+        }
+        let messages = handle.read_now(&super::everything(FRAMES + 1)).messages;
+        assert_eq!(messages.len(), 20, "{place}");
+        drop(handle);
+        drop(engine);
+        let _ = inspect(&as_disk(&disk));
+    }
+    println!("{refused} refused, {told} told of");
+    assert!(refused > 0 && told > 0);
+}
+
 #[test]
 fn a_store_of_a_newer_version_is_refused_by_name() {
     let disk = store(true);

@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
                 configuration.listeners = configuration.listeners_in_force();
                 // The check has refused one that has no place.
                 configuration.data_directory = configuration.data_directory().ok();
-                match toml::to_string(&configuration) {
+                match configuration.shown() {
                     Ok(text) => {
                         let text = format!("{}{text}", files(&configuration));
                         return exit::code(output::print(text.as_bytes()), false);

@@ -1,0 +1,124 @@
+//! The beginning of a turn: selectors have steps again ([`selecting`](crate::selecting)), and some consumers are let go.
+
+use std::sync::Arc;
+
+use super::Broker;
+use crate::api::{DoorState, EvictReason};
+use crate::mail::Letter;
+use crate::route::{Context, Place};
+use crate::selecting::Asked;
+
+impl<P: DoorState> Broker<P> {
+    /// A turn of the shard's loop begins: selectors have the steps of a turn, and what waited for that goes on. Without
+    /// calls of this a broker has the steps of one turn in all.
+    pub fn begin_turn(&mut self, now_ms: u64) {
+        let work = &mut self.queues.work;
+        work.renew();
+        if !work.has_postponed() {
+            return;
+        }
+        let groups = std::mem::take(&mut work.groups);
+        let browsers = std::mem::take(&mut work.browsers);
+        let recalls = std::mem::take(&mut work.recalls);
+        for slot in std::mem::take(&mut work.sessions) {
+            if let Some(session) = self.queues.sessions.get_mut(slot) {
+                session.is_held = false;
+                self.queues.list_if_ready(slot);
+            }
+        }
+        for id in groups {
+            if let Some(group) = self.queues.groups.get_mut(&id) {
+                group.list_choosers();
+                self.queues.mark_dirty(id);
+            }
+        }
+        for slot in browsers {
+            let session = self.queues.sessions.get_mut(slot);
+            let browsing = session.and_then(|session| session.browsing_mut());
+            if browsing.is_some_and(|browsing| !browsing.rest.is_empty()) {
+                self.look_at_browsed(now_ms, slot);
+            }
+        }
+        self.look_up_postponed(now_ms);
+        self.finish(now_ms);
+        for recall in recalls {
+            self.member_recalled(now_ms, recall);
+        }
+        self.finish(now_ms);
+    }
+
+    /// Looks up retained messages for new subscriptions, one of each session in turn, while there are steps for it.
+    fn look_up_postponed(&mut self, now_ms: u64) {
+        while !self.queues.work.is_spent()
+            && let Some((slot, generation, mut lookups)) = self.queues.work.lookups.pop_front()
+        {
+            let Some(lookup) = lookups.pop_front() else {
+                continue;
+            };
+            let session = self.queues.session(slot, generation);
+            let known = session.and_then(|session| session.subscriptions.get(&*lookup.filter));
+            let is_same = known.is_some_and(|known| {
+                let pointer = |context: &Option<Arc<Context>>| context.as_ref().map(Arc::as_ptr);
+                pointer(&known.context) == pointer(&lookup.context)
+            });
+            if is_same {
+                self.look_up(now_ms, slot, &lookup, true);
+            }
+            if !lookups.is_empty() {
+                let rest = (slot, generation, lookups);
+                self.queues.work.lookups.push_back(rest);
+            }
+        }
+    }
+
+    /// Whether something waits for the next turn.
+    #[must_use]
+    pub fn has_postponed(&self) -> bool {
+        self.queues.work.has_postponed()
+    }
+
+    /// Lets those go whose selectors took too much work.
+    pub(super) fn let_dear_go(&mut self, now_ms: u64) {
+        for whose in self.queues.work.take_dear() {
+            let (place, attendance) = match whose {
+                Asked::Session(slot, generation, attendance) => {
+                    self.selector_too_dear(now_ms, slot, generation, attendance);
+                    continue;
+                }
+                Asked::Member(member, attendance) => (self.index.place(member), attendance),
+            };
+            let Some(Place {
+                shard,
+                slot,
+                generation,
+            }) = place
+            else {
+                continue;
+            };
+            let letter = Letter::TooDear {
+                slot,
+                generation,
+                attendance,
+            };
+            self.send(shard, letter);
+        }
+    }
+
+    /// The selector of a session's consumer took too much work.
+    pub(super) fn selector_too_dear(
+        &mut self,
+        now_ms: u64,
+        slot: u32,
+        generation: u32,
+        attendance: u32,
+    ) {
+        let session = self.queues.session(slot, generation);
+        let is_it = session.is_some_and(|session| {
+            session.attendance == attendance && session.is_connected() && session.is_active()
+        });
+        if is_it {
+            self.evict_consumer(now_ms, slot, EvictReason::SelectorTooDear);
+            self.leave(now_ms, slot);
+        }
+    }
+}

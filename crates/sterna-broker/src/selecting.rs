@@ -1,0 +1,207 @@
+//! The work of selectors and of lookups of retained messages, which is bounded as memory is.
+//!
+//! A shard spends some steps on them in each turn of its loop. Where they are spent, what is still to be looked at
+//! waits for the next turn: a member's look at its queue, a browser's at its page, and messages in a session's queue
+//! until it is their turn. So other clients wait for one turn's steps and no more. A consumer whose selector takes too
+//! much for one message is let go.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::api::Selector;
+use crate::mail::Recall;
+use crate::message::{Message, Qos};
+use crate::queues::Queues;
+use crate::route::Context;
+
+/// What a selector says of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Taste {
+    /// Its consumer wants it.
+    Wanted,
+    /// It does not.
+    Unwanted,
+    /// It has to be asked again, in the next turn.
+    Later,
+    /// That takes more work than a consumer may have done for one message. It is let go.
+    TooDear,
+}
+
+/// Steps of one place of the tree of retained messages.
+const STEPS_PER_PLACE: u64 = 8;
+
+/// A new subscription whose retained messages are to be looked up.
+#[derive(Debug)]
+pub(crate) struct Lookup {
+    pub(crate) filter: Arc<str>,
+    /// Those count that were set before the route log had this length.
+    pub(crate) length: u64,
+    /// The highest level, and whether its own messages are left out.
+    pub(crate) options: (Qos, bool),
+    pub(crate) context: Option<Arc<Context>>,
+}
+
+/// The consumer whose selector is asked, with its attendance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asked {
+    /// Of a session of this shard: slot and generation.
+    Session(u32, u32, u32),
+    /// Of a member of a group of this shard: its subscriber.
+    Member(u32, u32),
+}
+
+/// The steps of this turn, and what waits for the next one.
+#[derive(Debug)]
+pub(crate) struct Work {
+    per_turn: u64,
+    left: Cell<u64>,
+    dear: RefCell<Vec<Asked>>,
+    /// Sessions whose first message is to be looked at.
+    pub(crate) sessions: Vec<u32>,
+    /// Groups with members that have not looked at everything.
+    pub(crate) groups: Vec<u32>,
+    /// Browsers that have not looked at all that came.
+    pub(crate) browsers: Vec<u32>,
+    /// Retained messages that are to be looked up for sessions, by slot and generation, each of which has its turn.
+    pub(crate) lookups: VecDeque<(u32, u32, VecDeque<Lookup>)>,
+    /// Credit that is taken back of members that have not looked at everything.
+    pub(crate) recalls: Vec<Recall>,
+}
+
+impl Work {
+    pub(crate) const fn new(per_turn: u64) -> Self {
+        Self {
+            per_turn,
+            left: Cell::new(per_turn),
+            dear: RefCell::new(Vec::new()),
+            sessions: Vec::new(),
+            groups: Vec::new(),
+            browsers: Vec::new(),
+            lookups: VecDeque::new(),
+            recalls: Vec::new(),
+        }
+    }
+
+    /// Whether the steps of this turn are spent.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.left.get() == 0
+    }
+
+    /// Whether something waits for the next turn.
+    pub(crate) fn has_postponed(&self) -> bool {
+        !(self.sessions.is_empty()
+            && self.groups.is_empty()
+            && self.browsers.is_empty()
+            && self.lookups.is_empty()
+            && self.recalls.is_empty())
+    }
+
+    /// A turn begins.
+    pub(crate) fn renew(&self) {
+        self.left.set(self.per_turn);
+    }
+
+    /// Those who are to be let go.
+    pub(crate) fn take_dear(&self) -> Vec<Asked> {
+        self.dear.take()
+    }
+
+    /// Whether somebody is to be let go.
+    pub(crate) fn has_dear(&self) -> bool {
+        !self.dear.borrow().is_empty()
+    }
+
+    /// Asks a selector.
+    pub(crate) fn ask(&self, whose: Asked, selector: &dyn Selector, message: &Message) -> Taste {
+        if self.is_spent() {
+            return Taste::Later;
+        }
+        if self.dear.borrow().contains(&whose) {
+            return Taste::TooDear;
+        }
+        let mut steps = 0;
+        let answer = selector.selects(message, &mut steps);
+        self.left.set(self.left.get().saturating_sub(steps.max(1)));
+        match answer {
+            Some(true) => Taste::Wanted,
+            Some(false) => Taste::Unwanted,
+            None => {
+                self.dear.borrow_mut().push(whose);
+                Taste::TooDear
+            }
+        }
+    }
+
+    /// A lookup of retained messages has been at so many places.
+    pub(crate) fn visited(&self, places: usize) {
+        let steps = places as u64 * STEPS_PER_PLACE;
+        self.left.set(self.left.get().saturating_sub(steps));
+    }
+
+    pub(crate) fn postpone_lookup(&mut self, slot: u32, generation: u32, lookup: Lookup) {
+        let mut known = self.lookups.iter_mut();
+        match known.find(|(of, by, _)| (*of, *by) == (slot, generation)) {
+            Some((.., lookups)) => lookups.push_back(lookup),
+            None => {
+                let lookups = VecDeque::from([lookup]);
+                self.lookups.push_back((slot, generation, lookups));
+            }
+        }
+    }
+
+    pub(crate) fn postpone_group(&mut self, group: u32) {
+        if !self.groups.contains(&group) {
+            self.groups.push(group);
+        }
+    }
+}
+
+impl<P> Queues<P> {
+    /// Whether the consumer of a session wants a message, as far as that is known. What it wants perhaps is
+    /// asked again when it is its turn ([`note_unselected`](Self::note_unselected)).
+    pub(crate) fn selects(&self, slot: u32, message: &Message) -> bool {
+        self.taste(slot, message) != Taste::Unwanted
+    }
+
+    pub(crate) fn taste(&self, slot: u32, message: &Message) -> Taste {
+        let session = &self.sessions[slot];
+        session.selector().map_or(Taste::Wanted, |selector| {
+            let whose = Asked::Session(slot, session.generation, session.attendance);
+            self.work.ask(whose, &**selector, message)
+        })
+    }
+
+    /// The last message of a session's queue was appended, and its selector may have had no steps for it.
+    #[inline]
+    pub(crate) fn note_unselected(&mut self, slot: u32) {
+        if self.work.is_spent() && self.sessions[slot].selector().is_some() {
+            let last = self.sessions[slot].pending.last();
+            if let Some(entry) = self.nodes.entry_mut(last) {
+                entry.is_to_be_selected = true;
+            }
+        }
+    }
+
+    /// Whether the first message of a session's queue, with this node, may be sent as far as its selector says. `None`
+    /// where that is known in the next turn.
+    pub(crate) fn first_is_selected(&mut self, slot: u32, node: u32) -> Option<bool> {
+        let entry = self.nodes.entry_mut(node)?;
+        if !std::mem::take(&mut entry.is_to_be_selected) {
+            return Some(true);
+        }
+        let message = entry.message.clone()?;
+        match self.taste(slot, &message) {
+            Taste::Wanted => Some(true),
+            Taste::Unwanted => Some(false),
+            Taste::Later | Taste::TooDear => {
+                if let Some(entry) = self.nodes.entry_mut(node) {
+                    entry.is_to_be_selected = true;
+                }
+                self.sessions[slot].is_held = true;
+                self.work.sessions.push(slot);
+                None
+            }
+        }
+    }
+}
