@@ -32,7 +32,7 @@ pub enum EndCause {
 
 impl EndCause {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Client,
         Self::Lost,
         Self::Violation,
@@ -50,6 +50,7 @@ impl EndCause {
         Self::Evicted(EvictReason::StoreFull),
         Self::Evicted(EvictReason::TooLarge),
         Self::Evicted(EvictReason::FarBehind),
+        Self::Evicted(EvictReason::MemoryShort),
     ];
 
     /// Its place in [`ALL`](Self::ALL).
@@ -73,6 +74,7 @@ impl EndCause {
             Self::Evicted(EvictReason::StoreFull) => 14,
             Self::Evicted(EvictReason::TooLarge) => 15,
             Self::Evicted(EvictReason::FarBehind) => 16,
+            Self::Evicted(EvictReason::MemoryShort) => 17,
         }
     }
 
@@ -97,6 +99,7 @@ impl EndCause {
             Self::Evicted(EvictReason::StoreFull) => "store_full",
             Self::Evicted(EvictReason::TooLarge) => "too_large",
             Self::Evicted(EvictReason::FarBehind) => "far_behind",
+            Self::Evicted(EvictReason::MemoryShort) => "memory_short",
         }
     }
 

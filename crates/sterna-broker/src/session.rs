@@ -16,6 +16,7 @@ use crate::records::SubscriptionRecord;
 use crate::rights::Endpoint;
 use crate::route::{Context, Rest, RouteFlags};
 use crate::store::Record;
+use crate::weight::Weight;
 use crate::will::SessionWill;
 
 /// A time that never comes.
@@ -234,6 +235,7 @@ pub(crate) struct BrokerSession<P> {
     pub(crate) expiry_s: u32,
     /// The number of the rules by which it was judged last.
     pub(crate) judged_by: u32,
+    pub(crate) weight: Weight,
     pub(crate) state: State,
     pub(crate) is_parked: bool,
     /// Whether its ledger has no room for what is to be sent next.
@@ -273,6 +275,7 @@ impl<P: DoorState> BrokerSession<P> {
             subscriber: NIL,
             expiry_s: 0,
             judged_by: 0,
+            weight: Weight::NEW,
             state,
             is_parked: false,
             is_blocked: false,

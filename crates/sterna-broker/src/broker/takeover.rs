@@ -298,6 +298,9 @@ impl<P: DoorState> Broker<P> {
             queues.counters.subscribed(subscription.group);
             session.subscriptions.insert(filter, subscription, hashing);
         }
+        session
+            .weight
+            .set_routes(&session.subscriptions, self.directory.shards());
         // Messages that have waited here were tagged from one on; they follow those that were tagged there.
         let mut node = session.pending.first();
         session.next_sequence = state.next_sequence;
@@ -332,6 +335,7 @@ impl<P: DoorState> Broker<P> {
         if let Some(position) = missed {
             queues.fall_behind(slot, position);
         }
+        self.queues.sessions.reweigh(slot);
         if self.is_asleep(slot) {
             // Messages that have waited here would go before those it has yet to read.
             self.drop_logged(slot);

@@ -143,7 +143,11 @@ impl<P: DoorState> Broker<P> {
             self.queues.changes.push(change);
         }
         self.queues.counters.unsubscribed(subscription.group);
-        self.directory.remove_subscription(&filter);
+        self.directory.remove_subscription();
+        let shards = self.directory.shards();
+        let session = &mut self.queues.sessions[slot];
+        session.weight.remove_route(&filter, shards);
+        self.queues.sessions.reweigh(slot);
         let group = subscription.group;
         if group == NIL {
             let text = Arc::clone(&filter);

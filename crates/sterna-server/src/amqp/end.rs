@@ -237,6 +237,10 @@ impl Door {
                 Condition::RESOURCE_LIMIT_EXCEEDED,
                 "the store is nearly full, and the link holds most of it",
             ),
+            EvictReason::MemoryShort => (
+                Condition::RESOURCE_LIMIT_EXCEEDED,
+                "memory is short, and the link holds most of it",
+            ),
             EvictReason::TooLarge => (
                 Condition::RESOURCE_LIMIT_EXCEEDED,
                 "the cluster does not keep so much of one link",

@@ -145,9 +145,10 @@ impl Door {
                 EvictReason::TakenOver => ReasonCode::SessionTakenOver,
                 EvictReason::Administrative => ReasonCode::AdministrativeAction,
                 EvictReason::ClusterAway => return door.refuse_unclaimed(cx, client),
-                EvictReason::TooLarge | EvictReason::StoreFull | EvictReason::FarBehind => {
-                    ReasonCode::QuotaExceeded
-                }
+                EvictReason::TooLarge
+                | EvictReason::StoreFull
+                | EvictReason::FarBehind
+                | EvictReason::MemoryShort => ReasonCode::QuotaExceeded,
                 EvictReason::OtherUser => return door.refuse_other_user(cx, client),
             };
             tracing::debug!(
