@@ -98,7 +98,6 @@ pub(crate) fn pack<P>(session: &BrokerSession<P>) -> Box<[u8]> {
     put_number(&mut out, attendance.into());
     put_number(&mut out, session.judged_by.into());
     put_number(&mut out, session.next_sequence.into());
-    put_number(&mut out, session.weight.routes.into());
     put_bytes(&mut out, session.client_id.as_bytes());
     if flags & PAST != 0 {
         put_number(&mut out, reader.past.len() as u64);
@@ -240,7 +239,6 @@ pub(crate) fn unpack<P: DoorState>(
     let attendance = short(&mut fields)?.wrapping_add(head.generation);
     let judged_by = short(&mut fields)?;
     let next_sequence = short(&mut fields)?;
-    let routes = short(&mut fields)?;
     let client_id = directory.shared_name(fields.text()?);
     let mut session = BrokerSession::new(client_id, head.generation, State::Active);
     if flags & PAST != 0 {
@@ -272,7 +270,6 @@ pub(crate) fn unpack<P: DoorState>(
     session.weight = Weight {
         principal: head.principal,
         charged: head.charged,
-        routes,
     };
     session.next_sequence = next_sequence;
     session.is_stored = true;

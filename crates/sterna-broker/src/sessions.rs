@@ -256,7 +256,7 @@ impl<P: DoorState> Queues<P> {
             return;
         };
         // Nothing waits that could expire.
-        session.sweep_at_ms = NEVER_MS;
+        session.set_sweep(NEVER_MS);
         self.set_session_timer(slot);
         self.sessions.pack(slot);
     }

@@ -1,13 +1,10 @@
 //! What sessions take of memory, as measured: `tests/memory/` of the crate `sterna` compares it with the system's
 //! figures.
 
-use std::sync::Arc;
-
 use crate::api::DoorState;
 use crate::directory::Principal;
 use crate::filter::extra_bytes;
-use crate::list::KeyedList;
-use crate::session::{BrokerSession, Rare, Subscription};
+use crate::session::{BrokerSession, Rare};
 use crate::sessions::Sessions;
 
 /// A session with its place in the registry.
@@ -15,11 +12,11 @@ const SESSION_BYTES: u64 = 900;
 /// One that is away and packed.
 const PACKED_SESSION_BYTES: u64 = 270;
 /// A short filter in its session.
-const OPEN_FILTER_BYTES: u64 = 210;
+const OPEN_FILTER_BYTES: u64 = 230;
 /// The same in a packed session.
-const PACKED_FILTER_BYTES: u64 = 60;
+const PACKED_FILTER_BYTES: u64 = 110;
 /// A short filter in the index of one shard.
-const ROUTE_BYTES: u64 = 100;
+const ROUTE_BYTES: u64 = 110;
 /// A will beside its body.
 const WILL_BYTES: u64 = 240;
 /// A record of the front door beside its bytes.
@@ -37,8 +34,6 @@ pub(crate) struct Weight {
     pub(crate) principal: Principal,
     /// What they are charged with.
     pub(crate) charged: u32,
-    /// Of its filters in the indexes of all shards.
-    pub(crate) routes: u32,
 }
 
 impl Weight {
@@ -46,28 +41,7 @@ impl Weight {
     pub(crate) const NEW: Self = Self {
         principal: Principal::BROKER,
         charged: 0,
-        routes: 0,
     };
-
-    /// Counts a filter.
-    pub(crate) fn add_route(&mut self, filter: &str, shards: u16) {
-        let bytes = saturated(route_bytes(filter, shards));
-        self.routes = self.routes.saturating_add(bytes);
-    }
-
-    /// Counts a filter out.
-    pub(crate) fn remove_route(&mut self, filter: &str, shards: u16) {
-        let bytes = saturated(route_bytes(filter, shards));
-        self.routes = self.routes.saturating_sub(bytes);
-    }
-
-    /// Counts the filters of a list, instead of all before.
-    pub(crate) fn set_routes(&mut self, filters: &KeyedList<Arc<str>, Subscription>, shards: u16) {
-        self.routes = 0;
-        for (filter, _) in filters.iter() {
-            self.add_route(filter, shards);
-        }
-    }
 }
 
 fn saturated(bytes: u64) -> u32 {
@@ -75,7 +49,7 @@ fn saturated(bytes: u64) -> u32 {
 }
 
 /// Bytes that last of a session, packed or not.
-fn weight_of<P: DoorState>(session: &BrokerSession<P>, is_packed: bool) -> u32 {
+fn weight_of<P: DoorState>(session: &BrokerSession<P>, shards: u16, is_packed: bool) -> u32 {
     let (own, of_filter) = if is_packed {
         (PACKED_SESSION_BYTES, PACKED_FILTER_BYTES)
     } else {
@@ -86,12 +60,14 @@ fn weight_of<P: DoorState>(session: &BrokerSession<P>, is_packed: bool) -> u32 {
         .as_ref()
         .map_or(0, |reader| reader.past.len());
     let filters = (session.subscriptions.len() + past) as u64;
+    let routes = session.subscriptions.iter();
+    let routes = routes.map(|(filter, _)| route_bytes(filter, shards));
     let will = session.will.as_ref();
     let will_bytes = will.map_or(0, |will| WILL_BYTES + will.message.body_bytes() as u64);
     let rare_bytes = session.rare.as_deref().map_or(0, Rare::bytes);
     let bytes = own
         + filters * of_filter
-        + u64::from(session.weight.routes)
+        + routes.sum::<u64>()
         + will_bytes
         + rare_bytes
         + session.protocol.lasting_bytes() as u64;
@@ -117,14 +93,32 @@ impl<P: DoorState> Sessions<P> {
 
     /// The same; `is_packed` where it is about to be.
     pub(crate) fn reweigh_as(&mut self, slot: u32, is_packed: bool) {
+        let shards = self.directory.shards();
         let Some(session) = self.get_mut(slot) else {
             return;
         };
-        let charged = weight_of(session, is_packed);
+        let charged = weight_of(session, shards, is_packed);
         let principal = session.weight.principal;
         let before = std::mem::replace(&mut session.weight.charged, charged);
         let principals = self.directory.principals();
         principals.adjust_lasting(principal, before.into(), charged.into());
+    }
+
+    /// Charges a filter that a session which is not packed has anew, or `is_gone`.
+    pub(crate) fn charge_filter(&mut self, slot: u32, filter: &str, is_gone: bool) {
+        let bytes = OPEN_FILTER_BYTES + route_bytes(filter, self.directory.shards());
+        let bytes = saturated(bytes);
+        let Some(session) = self.get_mut(slot) else {
+            return;
+        };
+        let Weight { principal, charged } = session.weight;
+        session.weight.charged = if is_gone {
+            charged.saturating_sub(bytes)
+        } else {
+            charged.saturating_add(bytes)
+        };
+        let (before, after) = (charged.into(), session.weight.charged.into());
+        (self.directory.principals()).adjust_lasting(principal, before, after);
     }
 
     /// Has a principal that has entered hold a session.

@@ -333,7 +333,7 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn attend(&mut self, now_ms: u64, slot: u32) {
         let session = &mut self.queues.sessions[slot];
         session.expires_at_ms = NEVER_MS;
-        session.sweep_at_ms = NEVER_MS;
+        session.set_sweep(NEVER_MS);
         let session_is_selective = session.selector().is_some();
         self.queues.set_session_timer(slot);
         self.store_presence(slot);
@@ -563,7 +563,7 @@ impl<P: DoorState> Broker<P> {
             }
             node = next;
         }
-        queues.sessions[slot].sweep_at_ms = earliest_ms;
+        queues.sessions[slot].set_sweep(earliest_ms);
         self.detach_groups(slot);
         self.give_back(given_back);
         self.connection_ended(now_ms, slot, will);
@@ -606,7 +606,7 @@ impl<P: DoorState> Broker<P> {
             earliest_ms = earliest_ms.min(self.queues.expires_at_ms(node));
             node = self.queues.nodes.next(node);
         }
-        self.queues.sessions[slot].sweep_at_ms = earliest_ms;
+        self.queues.sessions[slot].set_sweep(earliest_ms);
         self.leave(now_ms, slot);
     }
 
@@ -652,7 +652,6 @@ impl<P: DoorState> Broker<P> {
         session.account = Account::default();
         session.is_blocked = false;
         session.protocol = P::default();
-        session.weight.routes = 0;
         if let Some(rare) = &mut session.rare {
             rare.rehomed.clear();
             rare.kept.clear();

@@ -266,8 +266,7 @@ impl<P: DoorState> Broker<P> {
             .is_none()
         {
             self.queues.counters.subscribed(group);
-            session.weight.add_route(filter, self.directory.shards());
-            self.queues.sessions.reweigh(slot);
+            self.queues.sessions.charge_filter(slot, filter, false);
         }
         Some(length)
     }

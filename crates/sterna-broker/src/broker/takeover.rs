@@ -87,7 +87,7 @@ impl<P: DoorState> Broker<P> {
         if moves {
             session.state = State::Moving;
             session.expires_at_ms = NEVER_MS;
-            session.sweep_at_ms = NEVER_MS;
+            session.set_sweep(NEVER_MS);
             let subscriber = session.subscriber;
             // [MQTT-3.1.3-9]
             self.take_will(slot);
@@ -298,9 +298,6 @@ impl<P: DoorState> Broker<P> {
             queues.counters.subscribed(subscription.group);
             session.subscriptions.insert(filter, subscription, hashing);
         }
-        session
-            .weight
-            .set_routes(&session.subscriptions, self.directory.shards());
         // Messages that have waited here were tagged from one on; they follow those that were tagged there.
         let mut node = session.pending.first();
         session.next_sequence = state.next_sequence;

@@ -144,10 +144,7 @@ impl<P: DoorState> Broker<P> {
         }
         self.queues.counters.unsubscribed(subscription.group);
         self.directory.remove_subscription();
-        let shards = self.directory.shards();
-        let session = &mut self.queues.sessions[slot];
-        session.weight.remove_route(&filter, shards);
-        self.queues.sessions.reweigh(slot);
+        self.queues.sessions.charge_filter(slot, &filter, true);
         let group = subscription.group;
         if group == NIL {
             let text = Arc::clone(&filter);

@@ -224,7 +224,7 @@ impl<P: DoorState> Broker<P> {
         let session = &mut self.queues.sessions[slot];
         session.expiry_s = 0;
         session.expires_at_ms = due_ms;
-        session.sweep_at_ms = NEVER_MS;
+        session.set_sweep(NEVER_MS);
         self.queues.set_session_timer(slot);
         true
     }

@@ -133,7 +133,7 @@ impl Shard {
 
     /// Weighs what all clients and queues of this shard hold, by principal, and finds out who is heavy.
     fn weigh(&mut self, net: &mut dyn Network) -> Vec<Weighed> {
-        let mut doors = self.doors(net);
+        let doors = self.doors(net);
         let mut found = Vec::new();
         doors.mqtt.weigh(&doors.cx, &mut found);
         doors.amqp.weigh(&doors.cx, &mut found);

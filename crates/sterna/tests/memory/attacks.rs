@@ -7,9 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::process::{
-    AMQP, Broker, HTTP, MIB, MQTT, PATIENCE, await_that, await_whether, connect,
-};
+use crate::process::{AMQP, Broker, HTTP, MIB, MQTT, PATIENCE, await_that, await_whether, connect};
 use crate::wire::{
     POST, Packets, amqp_sender, amqp_transfer, client, mqtt_connect, publish, subscribe,
 };

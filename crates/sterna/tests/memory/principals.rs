@@ -44,7 +44,11 @@ fn enter(stream: &mut TcpStream, connect: &[u8]) -> Option<u8> {
 /// A client that has come in.
 fn client(from: [u8; 4], to: SocketAddr, name: &str) -> TcpStream {
     let mut stream = connect_from(from, to).unwrap();
-    assert_eq!(enter(&mut stream, &mqtt_connect(name, true)), Some(0), "{name}");
+    assert_eq!(
+        enter(&mut stream, &mqtt_connect(name, true)),
+        Some(0),
+        "{name}"
+    );
     stream
 }
 
@@ -62,7 +66,9 @@ impl Honest {
         let mut reader = client(from, to, "honest-reader");
         reader.write_all(&subscribe("honest")).unwrap();
         reader.read_exact(&mut [0; 5]).unwrap();
-        reader.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        reader
+            .set_read_timeout(Some(Duration::from_millis(1)))
+            .unwrap();
         Self {
             reader,
             publisher: client(from, to, "honest-publisher"),
@@ -78,13 +84,18 @@ impl Honest {
         let message = publish("honest", self.published, &[b'h'; 500], false);
         self.publisher.write_all(&message).unwrap();
         let mut answer = [0; 4];
-        self.publisher.read_exact(&mut answer).expect("it is acknowledged");
+        self.publisher
+            .read_exact(&mut answer)
+            .expect("it is acknowledged");
         assert_eq!(answer[0], 0x40);
         self.read();
     }
 
     fn read(&mut self) {
-        let packets = self.packets.read(&mut self.reader).expect("the reader stays");
+        let packets = self
+            .packets
+            .read(&mut self.reader)
+            .expect("the reader stays");
         for (first, body) in packets {
             if first & 0xf0 == 0x30 {
                 self.reader.write_all(&[0x40, 2, body[8], body[9]]).unwrap();
@@ -105,7 +116,9 @@ impl Honest {
 /// A newcomer that subscribes, and goes.
 fn come_and_go(from: [u8; 4], to: SocketAddr, number: usize) {
     let mut stream = client(from, to, &format!("newcomer-{number}"));
-    stream.write_all(&subscribe(&format!("news/{number}"))).unwrap();
+    stream
+        .write_all(&subscribe(&format!("news/{number}")))
+        .unwrap();
     let mut answer = [0; 5];
     stream.read_exact(&mut answer).unwrap();
     assert_eq!((answer[0], answer[4]), (0x90, 1), "its subscription holds");
@@ -128,7 +141,11 @@ type Attack = fn(SocketAddr) -> Vec<TcpStream>;
 fn wills(to: SocketAddr) -> Vec<TcpStream> {
     let attempts = (0..1_600).filter_map(|number| {
         let head = [0, 4, b'M', b'Q', b'T', b'T', 4, 0x06, 0, 0];
-        let will = [&text("will")[..], &65_000_u16.to_be_bytes(), &[b'w'; 65_000]];
+        let will = [
+            &text("will")[..],
+            &65_000_u16.to_be_bytes(),
+            &[b'w'; 65_000],
+        ];
         let name = text(&format!("will-{number}"));
         let connect = packet(0x10, &[&head[..], &name, &will.concat()].concat());
         let mut stream = connect_from(ATTACKER, to).ok()?;
@@ -141,7 +158,9 @@ fn partial_packets(to: SocketAddr) -> Vec<TcpStream> {
     let whole = publish("partial", 1, &[b'x'; 30_000], false);
     let attempts = (0..7_000).filter_map(|number| {
         let mut stream = connect_from(ATTACKER, to).ok()?;
-        stream.set_write_timeout(Some(Duration::from_millis(5))).ok()?;
+        stream
+            .set_write_timeout(Some(Duration::from_millis(5)))
+            .ok()?;
         let connect = mqtt_connect(&format!("partial-{number}"), true);
         // What is not read is lost, and makes it no lighter.
         if enter(&mut stream, &connect) == Some(0) {
@@ -170,7 +189,10 @@ fn sessions(to: SocketAddr) -> Vec<TcpStream> {
             let body: Vec<u8> = [0, 1].into_iter().chain(filters).collect();
             let answered = stream.write_all(&packet(0x82, &body));
             let mut answer = [0; 105];
-            if answered.and_then(|()| stream.read_exact(&mut answer)).is_err() {
+            if answered
+                .and_then(|()| stream.read_exact(&mut answer))
+                .is_err()
+            {
                 break;
             }
         }
@@ -179,10 +201,7 @@ fn sessions(to: SocketAddr) -> Vec<TcpStream> {
 }
 
 /// Begins an attack that lasts until it is to be over. The second value says whether all has been tried.
-fn begin(
-    attack: Attack,
-    to: SocketAddr,
-) -> (JoinHandle<()>, Arc<AtomicBool>, Arc<AtomicBool>) {
+fn begin(attack: Attack, to: SocketAddr) -> (JoinHandle<()>, Arc<AtomicBool>, Arc<AtomicBool>) {
     let [is_tried, is_over] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
     let (tried, over) = (Arc::clone(&is_tried), Arc::clone(&is_over));
     let thread = thread::spawn(move || {

@@ -1,7 +1,7 @@
 //! Who holds most of a short memory gets no more, and is ended first.
 
 use sterna_mqtt::packet::{Connect, SubscribeOptions, Will};
-use sterna_mqtt::{Packet, QoS};
+use sterna_mqtt::{Packet, PublishProperties, QoS};
 use sterna_server::Stage;
 use sterna_server::config::MemoryCeiling;
 
@@ -26,7 +26,9 @@ fn with_will(broker: &mut Broker, name: &str, bytes: usize) -> (Peer, String) {
         will: Some(Will {
             topic: "will",
             payload: &will,
-            ..Will::default()
+            qos: QoS::AtMostOnce,
+            retain: false,
+            properties: PublishProperties::EMPTY,
         }),
         ..plain(V5, name)
     };
@@ -147,7 +149,10 @@ fn sessions_that_are_away_count_and_the_heaviest_end_last() {
     broker.resident(0);
     let peer = come_back(&mut broker, "honest");
     let told = broker.told(peer, V5);
-    assert!(told[0].contains("session present") || told[0].contains("true"), "{told:?}");
+    assert!(
+        told[0].contains("session present") || told[0].contains("true"),
+        "{told:?}"
+    );
 }
 
 /// Else messages that were acknowledged would go for nothing.
