@@ -154,8 +154,11 @@ struct Share {
     turns: AtomicU64,
 }
 
-/// Much is this part of what is used, or of the ceiling.
+/// Much is this part of what is used.
 const MUCH: u64 = 4;
+/// What is left to those that have little each, as a part of the ceiling. With retained messages and the program it is
+/// below the end of the first stage.
+const WORTH: u64 = 10;
 /// Turns of a shard after which it looks, however little it holds.
 const LOOK_TURNS: u64 = 64;
 /// Bytes more or less than at its last look after which a shard looks.
@@ -288,11 +291,14 @@ impl Memory {
         self.is_for_messages.load(Ordering::Relaxed)
     }
 
-    /// Whether sessions are much of the ceiling. Where they are not, their end would bring little, and take what was
-    /// acknowledged.
+    /// Whether so many bytes are enough of the ceiling that their holders are ended, each of whom has little.
+    pub(crate) fn is_worth_ending(&self, bytes: u64) -> bool {
+        (self.ceiling_bytes).is_some_and(|ceiling_bytes| bytes >= ceiling_bytes / WORTH)
+    }
+
+    /// Whether sessions are. Where they are not, their end would bring little, and take what was acknowledged.
     pub(crate) fn is_for_sessions(&self) -> bool {
-        let lasting_bytes = self.directory.principals().lasting_bytes();
-        (self.ceiling_bytes).is_some_and(|ceiling_bytes| lasting_bytes >= ceiling_bytes / MUCH)
+        self.is_worth_ending(self.directory.principals().lasting_bytes())
     }
 
     /// Resident bytes when the system was asked last; 0 before.

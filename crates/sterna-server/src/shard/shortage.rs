@@ -209,9 +209,18 @@ impl Shard {
         let mut cx = doors.cx;
         let mut ended_bytes = doors.amqp.give_up_departed(&mut cx, excess_bytes);
         excess_bytes = excess_bytes.saturating_sub(ended_bytes);
+        let light = found.iter().filter(|one| one.bytes <= LIGHT_BYTES as u64);
+        let light_bytes: u64 = light.map(|one| one.bytes).sum();
+        let ends_light = self.memory.is_worth_ending(light_bytes * shards);
         let mut clients: FxHashMap<Principal, Vec<Weighed>> = FxHashMap::default();
         for one in found {
             clients.entry(one.principal).or_default().push(one);
+        }
+        if !ends_light {
+            // Each has little, and all of them do. Their end would bring nothing.
+            for clients in clients.values_mut() {
+                clients.retain(|one| one.bytes > LIGHT_BYTES as u64);
+            }
         }
         let mut left = MOST_ENDED;
         for (_, principal) in self.memory.principals().ranked() {

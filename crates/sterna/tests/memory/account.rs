@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::thread;
 use std::time::Duration;
 
-use crate::process::{AMQP, Broker, HTTP, MIB, MQTT, PATIENCE, await_that};
+use crate::process::{AMQP, Broker, HTTP, MIB, PATIENCE, await_that};
 use crate::wire::{POST, amqp_sender, amqp_transfer, client, publish, publish_all, subscribe};
 
 /// The account without the program itself, by kind.

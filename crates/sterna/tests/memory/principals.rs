@@ -188,7 +188,7 @@ fn sessions(to: SocketAddr) -> Vec<TcpStream> {
             });
             let body: Vec<u8> = [0, 1].into_iter().chain(filters).collect();
             let answered = stream.write_all(&packet(0x82, &body));
-            let mut answer = [0; 105];
+            let mut answer = [0; 104];
             if answered
                 .and_then(|()| stream.read_exact(&mut answer))
                 .is_err()
