@@ -750,6 +750,11 @@ fn queues_and_topics_are_not_made_while_messages_are_dropped() {
         String::from_utf8(broker.take(http)).expect("text")
     };
     assert!(put(&mut broker, "before").starts_with("HTTP/1.1 201"));
+    // Another address holds most.
+    broker.listener = MQTT;
+    broker.come_from([10, 0, 0, 1]);
+    let heavy = broker.client(V5, "heavy");
+    broker.send(heavy, &partial_publish()[..100_000]);
     resident(&mut broker, 91, Stage::Drop);
     let answer = put(&mut broker, "after");
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
