@@ -19,7 +19,7 @@ fn a_limit_on_addresses_is_the_ceiling_or_refuses_the_start() {
         let output = command.stdin(Stdio::null()).output().unwrap();
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    let said = limited(330_000);
+    let said = limited(150_000);
     assert!(said.contains("ulimit -v"), "{said}");
 
     let mut broker = Broker::start_within("", Some(900_000));
