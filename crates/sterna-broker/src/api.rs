@@ -38,6 +38,11 @@ pub trait DoorState: Default + Send {
     /// Whether the session's next consumer may find the default instead. Then nothing is kept of it while the
     /// session is away.
     fn is_idle(&self) -> bool;
+
+    /// About the bytes that it takes on the heap while the session is away.
+    fn lasting_bytes(&self) -> usize {
+        0
+    }
 }
 
 impl DoorState for () {
@@ -649,6 +654,8 @@ pub enum EvictReason {
     FarBehind,
     /// Its selector takes too much work for one message ([`Selector::selects`]).
     SelectorTooDear,
+    /// Memory is short, and the session holds most of it (MQTT: Quota exceeded).
+    MemoryShort,
 }
 
 /// The content of a queue.

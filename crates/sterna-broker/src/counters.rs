@@ -55,6 +55,8 @@ pub struct Counters {
     pub rights_lost: u64,
     /// Sessions of missing users that ended because room was short.
     pub missing_ended: u64,
+    /// Sessions that ended because memory was short and their principal held most.
+    pub sessions_shed: u64,
     /// Times that the right of a subscription came back.
     pub rights_returned: u64,
     /// Messages that matched no subscription.

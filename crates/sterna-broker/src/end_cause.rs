@@ -32,7 +32,7 @@ pub enum EndCause {
 
 impl EndCause {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Client,
         Self::Lost,
         Self::Violation,
@@ -51,6 +51,7 @@ impl EndCause {
         Self::Evicted(EvictReason::TooLarge),
         Self::Evicted(EvictReason::FarBehind),
         Self::Evicted(EvictReason::SelectorTooDear),
+        Self::Evicted(EvictReason::MemoryShort),
     ];
 
     /// Its place in [`ALL`](Self::ALL).
@@ -75,6 +76,7 @@ impl EndCause {
             Self::Evicted(EvictReason::TooLarge) => 15,
             Self::Evicted(EvictReason::FarBehind) => 16,
             Self::Evicted(EvictReason::SelectorTooDear) => 17,
+            Self::Evicted(EvictReason::MemoryShort) => 18,
         }
     }
 
@@ -100,6 +102,7 @@ impl EndCause {
             Self::Evicted(EvictReason::TooLarge) => "too_large",
             Self::Evicted(EvictReason::FarBehind) => "far_behind",
             Self::Evicted(EvictReason::SelectorTooDear) => "selector_too_dear",
+            Self::Evicted(EvictReason::MemoryShort) => "memory_short",
         }
     }
 

@@ -129,6 +129,7 @@ mod sessions;
 mod store;
 mod tail;
 mod watch;
+mod weight;
 mod will;
 mod window;
 
@@ -141,11 +142,11 @@ pub use api::{
 };
 pub use attempts::HoldBack;
 pub use broker::{
-    Broker, LostRights, Next, Peeked, QueueChange, QueueInfo, QueueOwner, Reach, Restored,
-    SubscriptionInfo, SubscriptionPage, Wish,
+    Broker, LastingSession, LostRights, Next, Peeked, QueueChange, QueueInfo, QueueOwner, Reach,
+    Restored, SessionBytes, SubscriptionInfo, SubscriptionPage, Wish,
 };
 pub use counters::Counters;
-pub use directory::Directory;
+pub use directory::{Directory, Principal, Principals};
 pub use encoded::{Encoded, EncodedPart, HEAD_ROOM_BYTES, Outbound, Recipients, messages_of};
 pub use end_cause::EndCause;
 pub use eras::{Era, Eras};

@@ -91,6 +91,8 @@ pub struct Limits {
     pub retained_deliveries: usize,
     /// Bytes of the bodies of all wills, of connections that are open or whose will is delayed.
     pub will_bytes: usize,
+    /// Users, and networks of clients without a user, whose memory is counted apart; those beyond are counted together.
+    pub principals: usize,
     /// Time from the start to the earliest publication of a will whose connection ended with the broker, in
     /// milliseconds. Its client has that long to return.
     pub will_grace_ms: u64,
@@ -146,6 +148,7 @@ impl Default for Limits {
             retained_bytes: 1 << 30,
             retained_deliveries: 100_000,
             will_bytes: 256 << 20,
+            principals: 1_000,
             will_grace_ms: 30_000,
             match_cache_topics: 16_384,
             match_cache_targets: 4_096,

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use crate::account::Account;
 use crate::api::DoorState;
 use crate::cursor::{Cursor, Past, Reader};
-use crate::directory::Directory;
+use crate::directory::{Directory, Principal};
 use crate::records::{Fields, put_bytes, put_number};
 use crate::route::{Context, Rest, RouteFlags};
 use crate::session::{BrokerSession, State, Subscription};
+use crate::weight::Weight;
 
 /// The cursor has more than a position.
 const LISTS: u8 = 1;
@@ -76,6 +77,8 @@ pub(crate) fn pack<P>(session: &BrokerSession<P>) -> Box<[u8]> {
     let mut out = Vec::with_capacity(64);
     out.push(flags);
     put_number(&mut out, session.generation.into());
+    put_number(&mut out, session.weight.principal.0.into());
+    put_number(&mut out, session.weight.charged.into());
     if flags & LISTS == 0 {
         put_number(&mut out, cursor.from);
     } else {
@@ -163,6 +166,8 @@ fn short(fields: &mut Fields<'_>) -> Option<u32> {
 struct Head {
     flags: u8,
     generation: u32,
+    principal: Principal,
+    charged: u32,
     cursor: Cursor,
     next: u64,
 }
@@ -171,6 +176,8 @@ impl Head {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let flags = fields.byte()?;
         let generation = short(fields)?;
+        let principal = Principal(short(fields)?);
+        let charged = short(fields)?;
         let cursor = if flags & LISTS == 0 {
             Cursor::at(fields.number()?)
         } else {
@@ -184,6 +191,8 @@ impl Head {
         Some(Self {
             flags,
             generation,
+            principal,
+            charged,
             cursor,
             next,
         })
@@ -195,6 +204,14 @@ pub(crate) fn generation(packed: &[u8]) -> Option<u32> {
     let mut fields = Fields::new(packed);
     fields.byte()?;
     short(&mut fields)
+}
+
+/// Who holds a packed session, and the bytes that they are charged with for it.
+pub(crate) fn charge(packed: &[u8]) -> Option<(Principal, u32)> {
+    let mut fields = Fields::new(packed);
+    fields.byte()?;
+    short(&mut fields)?;
+    Some((Principal(short(&mut fields)?), short(&mut fields)?))
 }
 
 /// The lowest position of the log that a packed session needs.
@@ -250,6 +267,10 @@ pub(crate) fn unpack<P: DoorState>(
     session.expires_at_ms = expires_at_ms;
     session.attendance = attendance;
     session.judged_by = judged_by;
+    session.weight = Weight {
+        principal: head.principal,
+        charged: head.charged,
+    };
     session.next_sequence = next_sequence;
     session.is_stored = true;
     Some(session)

@@ -411,8 +411,8 @@ impl<P> Queues<P> {
             let entries = session.pending.len();
             let sweep_at_ms = next_sweep_ms(now_ms, self.expires_at_ms(node), entries);
             let session = &mut self.sessions[slot];
-            if sweep_at_ms < session.sweep_at_ms {
-                session.sweep_at_ms = sweep_at_ms;
+            if sweep_at_ms < session.sweep_at_ms() {
+                session.set_sweep(sweep_at_ms);
                 self.set_session_timer(slot);
             }
         }
@@ -783,7 +783,8 @@ impl<P> Queues<P> {
             node = next;
         }
         let session = &mut self.sessions[slot];
-        session.sweep_at_ms = next_sweep_ms(now_ms, earliest_ms, session.pending.len());
+        let pending = session.pending.len();
+        session.set_sweep(next_sweep_ms(now_ms, earliest_ms, pending));
     }
 
     /// When the message of a node expires.

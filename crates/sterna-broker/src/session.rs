@@ -17,6 +17,7 @@ use crate::records::SubscriptionRecord;
 use crate::rights::Endpoint;
 use crate::route::{Context, Rest, RouteFlags};
 use crate::store::Record;
+use crate::weight::Weight;
 use crate::will::SessionWill;
 
 /// A time that never comes.
@@ -161,6 +162,8 @@ pub(crate) struct Rare {
     pub(crate) kept: Vec<Box<[u8]>>,
     /// Those that a store had, until the front door takes them.
     pub(crate) restored: Vec<Record>,
+    /// When to look for expired messages, while no consumer is connected.
+    pub(crate) sweep_at_ms: Option<u64>,
     /// In a cluster: number of its last publication of QoS 2 that went to the log; 0 before the first.
     pub(crate) rounds: u64,
     /// The demand of its consumer, if that states one.
@@ -190,6 +193,7 @@ impl Rare {
         self.rehomed.is_empty()
             && self.kept.is_empty()
             && self.restored.is_empty()
+            && self.sweep_at_ms.is_none()
             && self.rounds == 0
             && self.demand.is_none()
             && self.selector.is_none()
@@ -218,8 +222,6 @@ pub(crate) struct BrokerSession<P> {
     pub(crate) origin: Origin,
     /// When it ends, while no consumer is connected.
     pub(crate) expires_at_ms: u64,
-    /// When to look for expired messages, while no consumer is connected.
-    pub(crate) sweep_at_ms: u64,
     /// The timer that is set.
     pub(crate) timer_ms: u64,
     pub(crate) account: Account,
@@ -237,6 +239,7 @@ pub(crate) struct BrokerSession<P> {
     pub(crate) expiry_s: u32,
     /// The number of the rules by which it was judged last.
     pub(crate) judged_by: u32,
+    pub(crate) weight: Weight,
     pub(crate) state: State,
     pub(crate) is_parked: bool,
     /// Whether its ledger has no room for what is to be sent next.
@@ -263,7 +266,6 @@ impl<P: DoorState> BrokerSession<P> {
             subscriptions: KeyedList::default(),
             consumer: NO_CONSUMER,
             expires_at_ms: NEVER_MS,
-            sweep_at_ms: NEVER_MS,
             timer_ms: NEVER_MS,
             account: Account::default(),
             reader: None,
@@ -277,6 +279,7 @@ impl<P: DoorState> BrokerSession<P> {
             subscriber: NIL,
             expiry_s: 0,
             judged_by: 0,
+            weight: Weight::NEW,
             state,
             is_parked: false,
             is_blocked: false,
@@ -356,7 +359,23 @@ impl<P> BrokerSession<P> {
             return NEVER_MS;
         }
         let will_ms = self.will.as_ref().map_or(NEVER_MS, |will| will.due_ms);
-        self.expires_at_ms.min(self.sweep_at_ms).min(will_ms)
+        self.expires_at_ms.min(self.sweep_at_ms()).min(will_ms)
+    }
+
+    /// When to look for expired messages, while no consumer is connected.
+    pub(crate) fn sweep_at_ms(&self) -> u64 {
+        let sweep_at_ms = self.rare.as_ref().and_then(|rare| rare.sweep_at_ms);
+        sweep_at_ms.unwrap_or(NEVER_MS)
+    }
+
+    /// Sets when to look for expired messages.
+    pub(crate) fn set_sweep(&mut self, at_ms: u64) {
+        if at_ms != NEVER_MS {
+            self.rare_mut().sweep_at_ms = Some(at_ms);
+        } else if let Some(rare) = &mut self.rare {
+            rare.sweep_at_ms = None;
+            self.drop_rare_if_empty();
+        }
     }
 
     /// From where its client speaks, or has spoken last, if rules look at that.

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 
 use crate::api::DoorState;
-use crate::directory::Directory;
+use crate::directory::{Directory, Principal};
 use crate::packed;
 use crate::queues::Queues;
 use crate::session::{BrokerSession, NEVER_MS, Rare};
@@ -40,7 +40,7 @@ pub(crate) struct Sessions<P> {
     extras: FxHashMap<u32, Box<Extra<P>>>,
     /// Those that were unpacked in this call, or fell asleep.
     unpacked: Vec<u32>,
-    directory: Arc<Directory>,
+    pub(crate) directory: Arc<Directory>,
 }
 
 impl<P> Sessions<P> {
@@ -83,6 +83,9 @@ impl<P> Sessions<P> {
         let Slot::Open(removed) = self.slots.remove(slot as usize) else {
             unreachable!("a session is unpacked before it ends");
         };
+        let (principals, weight) = (self.directory.principals(), removed.weight);
+        principals.adjust_lasting(weight.principal, weight.charged.into(), 0);
+        principals.leave(weight.principal);
         let slots = &mut self.slots;
         if slots.capacity() > 1024 && slots.capacity() > 8 * slots.len() {
             slots.shrink_to_fit();
@@ -134,6 +137,14 @@ impl<P> Sessions<P> {
         match self.slots.get(slot as usize)? {
             Slot::Open(session) => Some(session.generation),
             Slot::Packed(packed) => packed::generation(packed),
+        }
+    }
+
+    /// Who holds a session, and the bytes that they are charged with for it.
+    pub(crate) fn charge(&self, slot: u32) -> Option<(Principal, u32)> {
+        match self.slots.get(slot as usize)? {
+            Slot::Open(session) => Some((session.weight.principal, session.weight.charged)),
+            Slot::Packed(packed) => packed::charge(packed),
         }
     }
 
@@ -202,11 +213,13 @@ impl<P: DoorState> Sessions<P> {
         session.timer_ms = session.deadline_ms();
         self.directory.remove_packed(session.subscriptions.len());
         self.slots[slot as usize] = Slot::Open(Box::new(session));
+        self.reweigh(slot);
         self.unpacked.push(slot);
     }
 
     /// Packs a session that may be packed.
     fn pack(&mut self, slot: u32) {
+        self.reweigh_as(slot, true);
         let Some(Slot::Open(session)) = self.slots.get_mut(slot as usize) else {
             return;
         };
@@ -243,7 +256,7 @@ impl<P: DoorState> Queues<P> {
             return;
         };
         // Nothing waits that could expire.
-        session.sweep_at_ms = NEVER_MS;
+        session.set_sweep(NEVER_MS);
         self.set_session_timer(slot);
         self.sessions.pack(slot);
     }

@@ -197,12 +197,26 @@ impl Context<'_> {
         was_held
     }
 
-    /// Opens a session.
-    pub(crate) fn open(&mut self, request: OpenSession<'_>) -> Result<Opened, OpenError> {
+    /// Why something new is refused: there are `too_many`, unless memory is short.
+    pub(crate) fn why_full(&self, too_many: &'static str) -> &'static str {
+        if self.memory.stage() >= Stage::MoveToLog {
+            "memory is short, and the client's user or address holds most of it"
+        } else {
+            too_many
+        }
+    }
+
+    /// Opens a session for the client of a connection.
+    pub(crate) fn open(
+        &mut self,
+        connection: ConnectionId,
+        request: OpenSession<'_>,
+    ) -> Result<Opened, OpenError> {
         if let Some(fence) = self.fence {
             self.broker.set_unsure(fence.is_shut());
         }
-        self.broker.open(self.now_ms, request)
+        let address = self.net.info(connection).map(|info| info.peer.ip());
+        self.broker.open_from(self.now_ms, address, request)
     }
 
     /// Publishes a message of a client or operator; traces call it `publisher`.

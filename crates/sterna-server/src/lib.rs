@@ -73,7 +73,7 @@ pub use cluster::{Cluster, Member};
 pub use control::Failure;
 pub use http::Registry as HttpRegistry;
 pub use mail::{AdminLetter, AmqpLetter, HttpLetter, Letters, Mail, Outbox};
-pub use memory::{Memory, Stage, Unused, give_back_with};
+pub use memory::{Memory, Stage, Unused, give_back_with, keep_one_heap};
 pub use mqtt::Repetitions;
 pub use policy::Policy;
 pub use seats::Seats;

@@ -71,6 +71,8 @@ impl Server {
         config.check().map_err(|problems| problems.join("\n"))?;
         warn_of(config);
         unread_store::look(config)?;
+        let threads = u64::from(config.shard_count()) + u64::from(config.passwords.threads);
+        let ceiling_bytes = memory::ceiling_bytes(config.broker.memory_ceiling, threads)?;
         // Before they are read: none that changes meanwhile is overlooked.
         let files = file_watch::marks(&config.tls);
         let Prepared {
@@ -209,6 +211,7 @@ impl Server {
             &checker,
             &tracer,
             (&store, &cluster, &sources),
+            ceiling_bytes,
         )?;
         cluster.start(bound[0].courier(), bound[0].clock(), report.clone())?;
         let report = Arc::new(report);
@@ -393,10 +396,10 @@ fn parts(
     checker: &Checker,
     tracer: &Tracer,
     (store, cluster, sources): (&OpenStore, &Cluster, &Arc<Sources>),
+    ceiling_bytes: Option<u64>,
 ) -> Result<(Vec<Parts>, Arc<Memory>), String> {
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|e| format!("no randomness: {e}"))?;
-    let ceiling_bytes = memory::ceiling_bytes(config.broker.memory_ceiling);
     let directory = Directory::new(
         bound.len() as u16,
         broker_limits(config, ceiling_bytes),
@@ -642,7 +645,7 @@ fn broker_limits(config: &Config, ceiling_bytes: Option<u64>) -> Limits {
         sessions: broker.maximum_sessions as usize,
         subscriptions_per_session: broker.maximum_subscriptions_per_session as usize,
         filter_bytes_per_session: broker.maximum_filter_bytes_per_session as usize,
-        subscriptions: broker.maximum_subscriptions as usize,
+        subscriptions: memory::subscriptions(broker, ceiling_bytes) as usize,
         topic_levels: usize::from(broker.maximum_topic_levels),
         queued_messages: broker.maximum_queued_messages as usize,
         reader_stall_ms: broker.reader_stall_ms,
@@ -664,7 +667,8 @@ fn broker_limits(config: &Config, ceiling_bytes: Option<u64>) -> Limits {
         group_seek_interval_ms: cluster.group_seek_interval_ms,
         group_linger_ms: cluster.group_linger_ms,
         message_bytes: broker.maximum_total_message_bytes,
-        will_bytes: broker.maximum_will_bytes as usize,
+        will_bytes: memory::will_bytes(broker, ceiling_bytes) as usize,
+        principals: broker.maximum_principals as usize,
         will_grace_ms: u64::from(config.mqtt.will_grace_ms),
         retained_deliveries: broker.maximum_retained_deliveries as usize,
         retained_messages: broker.maximum_retained_messages as usize,

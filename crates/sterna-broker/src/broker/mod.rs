@@ -33,6 +33,7 @@ mod restore;
 mod rights;
 mod root_rest;
 mod roots;
+mod shed;
 mod sleep;
 mod subscribe;
 mod takeover;
@@ -47,6 +48,7 @@ pub use far_queues::QueueOwner;
 pub use manage::{Peeked, QueueChange, QueueInfo, Reach, SubscriptionInfo, SubscriptionPage, Wish};
 pub use rest::LostRights;
 pub use restore::Restored;
+pub use shed::{LastingSession, SessionBytes};
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,7 +56,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::api::{DoorState, Event, QueueState, SessionInfo, SessionKey, ShardId};
-use crate::counters::{Counters, ENTRY_BYTES};
+use crate::counters::Counters;
 use crate::directory::{Directory, Log};
 use crate::far_group::Root;
 use crate::group_reader::GroupRecord;
@@ -238,21 +240,6 @@ impl<P: DoorState> Broker<P> {
     pub fn queue(&self, session: SessionKey) -> Option<QueueState> {
         let session = self.queues.attended(session)?;
         Some(self.queue_state(session))
-    }
-
-    /// About the memory that a session's queue and ledger take, in bytes. Bodies that it shares with others are
-    /// included. 0 for an outdated key.
-    #[must_use]
-    pub fn held_bytes(&self, session: SessionKey) -> u64 {
-        self.queues.attended(session).map_or(0, |session| {
-            let entries = (session.pending.len() + session.ledger.len()) as u64;
-            let filters = session.subscriptions.iter();
-            let filters = filters.map(|(filter, _)| self.directory.extra_bytes(filter) as u64);
-            session.account.pending_bytes
-                + session.account.sent_bytes
-                + entries * ENTRY_BYTES
-                + filters.sum::<u64>()
-        })
     }
 
     // Mail.

@@ -1,5 +1,6 @@
 //! Opening, closing and ending sessions (MQTT 5.0, sections 3.1 and 4.1).
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use super::Broker;
@@ -9,7 +10,7 @@ use crate::api::{
     Close, ConsumerId, DoorState, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession, Opened,
     SessionKey,
 };
-use crate::directory::{Admission, Claimed, Owner};
+use crate::directory::{Admission, Claimed, Owner, Principal};
 use crate::far_group::group_of_root;
 use crate::filter::is_topic;
 use crate::losses::LossReason;
@@ -32,15 +33,41 @@ impl<P: DoorState> Broker<P> {
     /// # Errors
     /// When the session belongs to another user, a limit forbids it, or the will can't be published.
     pub fn open(&mut self, now_ms: u64, request: OpenSession<'_>) -> Result<Opened, OpenError> {
-        let opened = self.claim_and_open(now_ms, request)?;
+        self.open_from(now_ms, None, request)
+    }
+
+    /// The same for a client at an address. Where it has no user, its network is who holds the session
+    /// ([`Principals`](crate::Principals)); without an address as well, that is the broker itself.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    pub fn open_from(
+        &mut self,
+        now_ms: u64,
+        address: Option<IpAddr>,
+        request: OpenSession<'_>,
+    ) -> Result<Opened, OpenError> {
+        let is_own = request.user.is_none() && address.is_none();
+        let principal = if is_own || group_of_root(request.client_id).is_some() {
+            Principal::BROKER
+        } else {
+            self.directory.principals().enter(request.user, address)
+        };
+        let opened = self.claim_and_open(now_ms, principal, request);
+        if opened.is_err() {
+            self.directory.principals().leave(principal);
+        }
+        let opened = opened?;
         let (Opened::Ready { session, .. } | Opened::Pending { session }) = opened;
         self.judge_opened(now_ms, session);
         Ok(opened)
     }
 
+    /// With a principal that has entered, and leaves with the session.
     fn claim_and_open(
         &mut self,
         now_ms: u64,
+        principal: Principal,
         request: OpenSession<'_>,
     ) -> Result<Opened, OpenError> {
         // Its record could not be kept, and nobody would be told for as long.
@@ -60,7 +87,8 @@ impl<P: DoorState> Broker<P> {
                 return Err(OpenError::WillTooLarge);
             }
             will_bytes = will.message.body_bytes();
-            if !self.directory.add_will(will_bytes, Admission::Limited) {
+            let admission = Admission::Limited;
+            if !(self.directory).add_will(will_bytes, admission, principal) {
                 return Err(OpenError::TooManyWills);
             }
         }
@@ -84,7 +112,7 @@ impl<P: DoorState> Broker<P> {
         };
         let claimed = self.directory.claim(
             request.client_id,
-            request.user,
+            (request.user, principal),
             shard,
             (admission, most_of_user),
             || Owner {
@@ -94,7 +122,7 @@ impl<P: DoorState> Broker<P> {
             },
         );
         let opened = match claimed {
-            Claimed::Here(owner) => match self.open_here(now_ms, owner, request) {
+            Claimed::Here(owner) => match self.open_here(now_ms, owner, principal, request) {
                 Ok(opened) => opened,
                 Err(error) => {
                     self.directory.remove_will(will_bytes);
@@ -110,7 +138,7 @@ impl<P: DoorState> Broker<P> {
                 let session = BrokerSession::new(client_id, generation, State::Claiming);
                 self.queues.sessions.insert(session);
                 let clean_start = request.clean_start;
-                let key = self.seat(slot, request);
+                let key = self.seat(slot, principal, request);
                 self.queues.counters.sessions_claimed += 1;
                 let to = Address {
                     shard,
@@ -136,7 +164,7 @@ impl<P: DoorState> Broker<P> {
             Claimed::New { client_id, .. } => {
                 let session = BrokerSession::new(client_id, generation, State::Active);
                 self.queues.sessions.insert(session);
-                let key = self.seat(slot, request);
+                let key = self.seat(slot, principal, request);
                 self.begin_new(now_ms, slot, key, is_clean)
             }
             Claimed::Full => {
@@ -157,6 +185,7 @@ impl<P: DoorState> Broker<P> {
         &mut self,
         now_ms: u64,
         owner: Owner,
+        principal: Principal,
         request: OpenSession<'_>,
     ) -> Result<Opened, OpenError> {
         let slot = owner.slot;
@@ -165,7 +194,7 @@ impl<P: DoorState> Broker<P> {
             .session(slot, owner.generation)
             .map(|session| session.state);
         if state == Some(State::Claiming) {
-            return self.open_coming(owner, request);
+            return self.open_coming(owner, principal, request);
         }
         debug_assert_eq!(
             state,
@@ -205,7 +234,7 @@ impl<P: DoorState> Broker<P> {
             self.queues.sessions.insert(session);
             slot
         };
-        let key = self.seat(slot, request);
+        let key = self.seat(slot, principal, request);
         if !present {
             // The session that was here before has ended.
             return Ok(self.begin_new(now_ms, slot, key, true));
@@ -232,7 +261,12 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Opens a session that this shard has claimed from another and that is yet to come.
-    fn open_coming(&mut self, owner: Owner, request: OpenSession<'_>) -> Result<Opened, OpenError> {
+    fn open_coming(
+        &mut self,
+        owner: Owner,
+        principal: Principal,
+        request: OpenSession<'_>,
+    ) -> Result<Opened, OpenError> {
         let mut slot = owner.slot;
         self.evict_claimer(slot, request.clean_start, EvictReason::TakenOver);
         let session = &mut self.queues.sessions[slot];
@@ -269,12 +303,13 @@ impl<P: DoorState> Broker<P> {
             session.attendance = attendance;
         }
         Ok(Opened::Pending {
-            session: self.seat(slot, request),
+            session: self.seat(slot, principal, request),
         })
     }
 
     /// Gives a session its new consumer.
-    fn seat(&mut self, slot: u32, request: OpenSession<'_>) -> SessionKey {
+    fn seat(&mut self, slot: u32, principal: Principal, request: OpenSession<'_>) -> SessionKey {
+        self.queues.sessions.set_principal(slot, principal);
         let session = &mut self.queues.sessions[slot];
         debug_assert!(
             !session.is_connected() && session.will.is_none(),
@@ -290,14 +325,16 @@ impl<P: DoorState> Broker<P> {
         let origin = session.origin;
         session.will = request.will.map(|will| Box::new(new_will(will, origin)));
         self.queues.counters.sessions_connected += 1;
-        session.key(slot)
+        let key = session.key(slot);
+        self.queues.sessions.reweigh(slot);
+        key
     }
 
     /// Takes up work for a session that is here and has a consumer.
     pub(super) fn attend(&mut self, now_ms: u64, slot: u32) {
         let session = &mut self.queues.sessions[slot];
         session.expires_at_ms = NEVER_MS;
-        session.sweep_at_ms = NEVER_MS;
+        session.set_sweep(NEVER_MS);
         let session_is_selective = session.selector().is_some();
         self.queues.set_session_timer(slot);
         self.store_presence(slot);
@@ -342,8 +379,15 @@ impl<P: DoorState> Broker<P> {
     fn store_session(&mut self, slot: u32, expires_at_ms: Option<u64>) {
         let session = &self.queues.sessions[slot];
         let user = self.directory.user_of(&session.client_id);
+        let principals = self.directory.principals();
+        let network = match session.weight.principal {
+            _ if user.is_some() => None,
+            Principal::OTHERS => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+            principal => principals.network(principal),
+        };
         let record = SessionRecord {
             user: user.as_deref().map(Into::into),
+            network,
             expiry_s: session.expiry_s,
             expires_at_ms,
         };
@@ -520,7 +564,7 @@ impl<P: DoorState> Broker<P> {
             }
             node = next;
         }
-        queues.sessions[slot].sweep_at_ms = earliest_ms;
+        queues.sessions[slot].set_sweep(earliest_ms);
         self.detach_groups(slot);
         self.give_back(given_back);
         self.connection_ended(now_ms, slot, will);
@@ -539,6 +583,8 @@ impl<P: DoorState> Broker<P> {
             }
             return;
         }
+        // The front door has left what its next client needs.
+        self.queues.sessions.reweigh(slot);
         let session = &mut self.queues.sessions[slot];
         match session.expiry_s {
             // [MQTT-3.1.2-23]
@@ -561,7 +607,7 @@ impl<P: DoorState> Broker<P> {
             earliest_ms = earliest_ms.min(self.queues.expires_at_ms(node));
             node = self.queues.nodes.next(node);
         }
-        self.queues.sessions[slot].sweep_at_ms = earliest_ms;
+        self.queues.sessions[slot].set_sweep(earliest_ms);
         self.leave(now_ms, slot);
     }
 
@@ -613,6 +659,7 @@ impl<P: DoorState> Broker<P> {
             rare.kept.clear();
             rare.restored.clear();
         }
+        self.queues.sessions.reweigh(slot);
         // A shared subscription's QoS 1 messages that were sent and not settled go to another
         // member; QoS 2 ones must not. [MQTT-4.8.2-5]
         let mut given_back = Vec::new();
@@ -633,8 +680,8 @@ impl<P: DoorState> Broker<P> {
                 .into_iter()
                 .filter_map(Returned::of),
         );
-        for (filter, subscription) in &subscriptions {
-            self.directory.remove_subscription(filter);
+        for (_, subscription) in &subscriptions {
+            self.directory.remove_subscription();
             self.queues.counters.unsubscribed(subscription.group);
         }
         self.give_back(given_back);

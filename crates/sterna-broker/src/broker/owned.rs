@@ -6,7 +6,7 @@ use super::Broker;
 use super::branches::RootTold;
 use super::takeover::Arrival;
 use crate::api::{DoorState, Event, EvictReason, SessionKey};
-use crate::directory::Admission;
+use crate::directory::{Admission, Principal};
 use crate::far_group::group_of_root;
 use crate::losses::LossReason;
 use crate::mail::Letter;
@@ -44,7 +44,8 @@ impl<P: DoorState> Broker<P> {
     /// [`Limits::will_bytes`](crate::Limits::will_bytes) bounds both together.
     pub(super) fn count_due_will(&mut self, will: &Arc<[u8]>, body_bytes: usize) {
         // It was within the limit until now.
-        self.directory.add_will(body_bytes, Admission::Restored);
+        let admission = Admission::Restored;
+        (self.directory).add_will(body_bytes, admission, Principal::BROKER);
         if let Some(owned) = self.owned() {
             (owned.due_wills).push_back((Arc::downgrade(will), body_bytes));
         }

@@ -11,7 +11,7 @@ use crate::account::Account;
 use crate::api::{DoorState, NEVER_EXPIRES_S};
 use crate::attempts::Failures;
 use crate::cursor::{Cursor, Past, Reader};
-use crate::directory::{Admission, Claimed, Owner};
+use crate::directory::{Admission, Claimed, Owner, Principal};
 use crate::far_group::group_of_root;
 use crate::filter::Filter;
 use crate::group_reader::{GroupReader, GroupRecord};
@@ -276,15 +276,14 @@ impl<P: DoorState> Broker<P> {
         let generation = self.directory.next_opening();
         let shard = self.shard;
         let user = record.user.as_deref();
-        let claimed =
-            self.directory
-                .claim(client_id, user, shard, (Admission::Restored, None), || {
-                    Owner {
-                        shard,
-                        slot,
-                        generation,
-                    }
-                });
+        let (admission, principal) = ((Admission::Restored, None), Principal::BROKER);
+        let claimed = self
+            .directory
+            .claim(client_id, (user, principal), shard, admission, || Owner {
+                shard,
+                slot,
+                generation,
+            });
         // There twice, which no store has.
         let Claimed::New { client_id, .. } = claimed else {
             return false;
@@ -303,6 +302,7 @@ impl<P: DoorState> Broker<P> {
                     .min(now_ms + whole_ms)
             }
         };
+        session.weight.principal = self.principal_of_stored(&session.client_id, &record);
         self.queues.sessions.insert(session);
         self.install_stored(now_ms, slot, stored, limits);
         if !(self.queues.sessions[slot].reader.as_ref())
@@ -319,6 +319,17 @@ impl<P: DoorState> Broker<P> {
         self.queues.set_session_timer(slot);
         self.queues.pack(slot);
         true
+    }
+
+    /// Who holds a session of a store; it has entered.
+    fn principal_of_stored(&self, client_id: &str, record: &SessionRecord) -> Principal {
+        let principals = self.directory.principals();
+        match (record.user.as_deref(), record.network) {
+            _ if group_of_root(client_id).is_some() => Principal::BROKER,
+            (None, None) => Principal::BROKER,
+            (None, Some(network)) if network.is_unspecified() => Principal::OTHERS,
+            (user, network) => principals.enter(user, network),
+        }
     }
 
     /// Removes what is stored of a session that has ended with the broker.
@@ -354,7 +365,7 @@ impl<P: DoorState> Broker<P> {
             let is_shared = parsed.shared;
             if !self
                 .directory
-                .add_subscription(&filter, Admission::Restored)
+                .add_subscription(Admission::Restored, Principal::BROKER)
             {
                 continue;
             }
@@ -369,7 +380,7 @@ impl<P: DoorState> Broker<P> {
                 .add_routes(slot, &filter, is_shared, subscription, since)
                 .is_none()
             {
-                self.directory.remove_subscription(&filter);
+                self.directory.remove_subscription();
             }
         }
         // From here on, changes are new to the store.
@@ -387,6 +398,7 @@ impl<P: DoorState> Broker<P> {
         if let Some(will) = stored.will {
             self.restore_will(now_ms, slot, will);
         }
+        self.queues.sessions.reweigh(slot);
     }
 
     /// Takes the records of one session apart. Those that cannot be understood are left out.

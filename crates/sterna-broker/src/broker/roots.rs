@@ -9,7 +9,7 @@ use crate::api::{
     SessionKey, SubscribeOptions,
 };
 use crate::cursor::{Cursor, Reader};
-use crate::directory::Admission;
+use crate::directory::{Admission, Principal};
 use crate::far_group::{
     Attendee, Back, Given, LETTER_BYTES, Peer, ROOT_CONSUMER, Root, RootRecord, Word,
     group_of_root, root_name,
@@ -120,7 +120,10 @@ impl<P: DoorState> Broker<P> {
     /// Has a new root read what was published since its branch began: members have had their acknowledgements since then.
     /// False where there are as many subscriptions as may be.
     fn begin_root(&mut self, slot: u32, group: &Arc<str>, topics: &Arc<str>) -> bool {
-        if !self.directory.add_subscription(topics, Admission::Limited) {
+        if !self
+            .directory
+            .add_subscription(Admission::Limited, Principal::BROKER)
+        {
             return false;
         }
         let branch = self.queues.branches.get(group);

@@ -7,7 +7,7 @@ use crate::api::{
     DoorState, RetainHandling, SessionKey, SubscribeError, SubscribeOptions, Subscribed,
 };
 use crate::attempts::Failures;
-use crate::directory::Admission;
+use crate::directory::{Admission, Principal};
 use crate::far_group::LONGEST_GROUP_BYTES;
 use crate::filter::Filter;
 use crate::message::{Message, Origin, Qos};
@@ -44,6 +44,9 @@ impl<P: DoorState> Broker<P> {
             }
         }
         let slot = session.slot;
+        let principal = (self.queues.sessions)
+            .charge(slot)
+            .map(|(principal, _)| principal);
         let limits = &self.queues.limits;
         let (limit, most_bytes) = (
             limits.subscriptions_per_session,
@@ -90,7 +93,9 @@ impl<P: DoorState> Broker<P> {
         if !existed && self.is_too_much_for_peers(slot, filter) {
             return Err(SubscribeError::TooMany);
         }
-        if is_full || (!existed && !self.directory.add_subscription(filter, Admission::Limited)) {
+        let principal = principal.unwrap_or(Principal::OTHERS);
+        let admission = Admission::Limited;
+        if is_full || (!existed && !self.directory.add_subscription(admission, principal)) {
             return Err(SubscribeError::TooMany);
         }
         let (text, group) = known.unwrap_or_else(|| (Arc::from(filter), NIL));
@@ -111,7 +116,9 @@ impl<P: DoorState> Broker<P> {
         };
         let gathered = self.queues.changes.len();
         let Some(length) = self.add_routes(slot, &text, parsed.shared, subscription, None) else {
-            self.directory.remove_subscription(filter);
+            if !existed {
+                self.directory.remove_subscription();
+            }
             return Err(SubscribeError::TooMany);
         };
         if lacks_room && is_same {
@@ -267,6 +274,7 @@ impl<P: DoorState> Broker<P> {
             .is_none()
         {
             self.queues.counters.subscribed(group);
+            self.queues.sessions.charge_filter(slot, filter, false);
         }
         Some(length)
     }

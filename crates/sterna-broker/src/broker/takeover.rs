@@ -87,7 +87,7 @@ impl<P: DoorState> Broker<P> {
         if moves {
             session.state = State::Moving;
             session.expires_at_ms = NEVER_MS;
-            session.sweep_at_ms = NEVER_MS;
+            session.set_sweep(NEVER_MS);
             let subscriber = session.subscriber;
             // [MQTT-3.1.3-9]
             self.take_will(slot);
@@ -332,6 +332,7 @@ impl<P: DoorState> Broker<P> {
         if let Some(position) = missed {
             queues.fall_behind(slot, position);
         }
+        self.queues.sessions.reweigh(slot);
         if self.is_asleep(slot) {
             // Messages that have waited here would go before those it has yet to read.
             self.drop_logged(slot);

@@ -83,7 +83,7 @@ impl<P: DoorState> Broker<P> {
             self.end_session(now_ms, slot, true);
             return;
         }
-        let sweeps = session.sweep_at_ms <= now_ms;
+        let sweeps = session.sweep_at_ms() <= now_ms;
         if session
             .will
             .as_ref()

@@ -143,7 +143,8 @@ impl<P: DoorState> Broker<P> {
             self.queues.changes.push(change);
         }
         self.queues.counters.unsubscribed(subscription.group);
-        self.directory.remove_subscription(&filter);
+        self.directory.remove_subscription();
+        self.queues.sessions.charge_filter(slot, &filter, true);
         let group = subscription.group;
         if group == NIL {
             let text = Arc::clone(&filter);

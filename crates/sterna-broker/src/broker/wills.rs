@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::Broker;
 use super::rights::GIVEN_MS;
 use crate::api::{DoorState, PublishRefusal, Routed, SessionKey, Will, WillFate};
-use crate::directory::{Admission, Claimed, Owner};
+use crate::directory::{Admission, Claimed, Owner, Principal};
 use crate::losses::LossReason;
 use crate::message::Origin;
 use crate::owned::{Ownership, encode_will};
@@ -132,6 +132,7 @@ impl<P: DoorState> Broker<P> {
     fn leave_will(&mut self, slot: u32) {
         if let Some(will) = self.queues.sessions[slot].will.take() {
             self.directory.remove_will(will.message.body_bytes());
+            self.queues.sessions.reweigh(slot);
         }
     }
 
@@ -144,6 +145,7 @@ impl<P: DoorState> Broker<P> {
             self.queues.changes.push(change);
         }
         self.directory.remove_will(will.message.body_bytes());
+        self.queues.sessions.reweigh(slot);
         Some(will)
     }
 
@@ -196,12 +198,14 @@ impl<P: DoorState> Broker<P> {
             return;
         };
         let routed = self.route_will(now_ms, &will);
+        let body_bytes = will.message.body_bytes();
         if routed.refused == Some(PublishRefusal::StoreFull)
-            && (self.directory).add_will(will.message.body_bytes(), Admission::Restored)
+            && self.add_will_again(slot, body_bytes)
         {
             will.due_ms = now_ms + REFUSED_PAUSE_MS;
             will.is_orphaned = true;
             self.queues.sessions[slot].will = Some(will);
+            self.queues.sessions.reweigh(slot);
             // It was kept before, or its session is: the record replaces one.
             self.store_will(slot, Wait::Orphaned(now_ms + REFUSED_PAUSE_MS));
         }
@@ -220,7 +224,7 @@ impl<P: DoorState> Broker<P> {
         let session = &mut self.queues.sessions[slot];
         session.expiry_s = 0;
         session.expires_at_ms = due_ms;
-        session.sweep_at_ms = NEVER_MS;
+        session.set_sweep(NEVER_MS);
         self.queues.set_session_timer(slot);
         true
     }
@@ -245,14 +249,19 @@ impl<P: DoorState> Broker<P> {
         true
     }
 
+    /// Counts a will that was counted before.
+    fn add_will_again(&self, slot: u32, body_bytes: usize) -> bool {
+        let principal = self.queues.sessions[slot].weight.principal;
+        (self.directory).add_will(body_bytes, Admission::Restored, principal)
+    }
+
     /// Gives a restored session that is away its will.
     pub(super) fn restore_will(&mut self, now_ms: u64, slot: u32, record: WillRecord) {
-        let session = &self.queues.sessions[slot];
-        if session.will.is_some()
-            || !(self.directory).add_will(record.message.body_bytes(), Admission::Restored)
-        {
+        let body_bytes = record.message.body_bytes();
+        if self.queues.sessions[slot].will.is_some() || !self.add_will_again(slot, body_bytes) {
             return;
         }
+        let session = &self.queues.sessions[slot];
         let delay_ms = u64::from(record.delay_s) * 1_000;
         let latest_ms = now_ms + delay_ms;
         let wait = match record.wait {
@@ -283,6 +292,7 @@ impl<P: DoorState> Broker<P> {
             is_orphaned: !matches!(wait, Wait::Lost(_)),
         };
         self.queues.sessions[slot].will = Some(Box::new(will));
+        self.queues.sessions.reweigh(slot);
         if wait == Wait::Connection && delay_ms > self.queues.limits.will_grace_ms {
             // A shorter one waits anew after each start.
             self.store_will(slot, Wait::Orphaned(due_ms));
@@ -297,7 +307,7 @@ impl<P: DoorState> Broker<P> {
         let shard = self.shard;
         let claimed = self.directory.claim(
             client_id,
-            record.user.as_deref(),
+            (record.user.as_deref(), Principal::OTHERS),
             shard,
             (Admission::Restored, None),
             || Owner {
@@ -312,6 +322,8 @@ impl<P: DoorState> Broker<P> {
         };
         let mut session = BrokerSession::new(client_id, generation, State::Active);
         session.expires_at_ms = now_ms;
+        let principals = self.directory.principals();
+        session.weight.principal = principals.enter(record.user.as_deref(), None);
         self.queues.sessions.insert(session);
         self.restore_will(now_ms, slot, record);
         let session = &mut self.queues.sessions[slot];

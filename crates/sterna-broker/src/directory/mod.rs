@@ -7,6 +7,7 @@ mod appends;
 mod full_queues;
 mod judging;
 mod log;
+mod principals;
 mod registry;
 mod retained;
 
@@ -17,13 +18,13 @@ pub(crate) use appends::Appends;
 use full_queues::FullQueues;
 use judging::Judging;
 pub(crate) use log::Log;
+pub use principals::{Principal, Principals};
 pub(crate) use registry::{Claimed, Owner};
 use registry::{Owned, Registry};
 use retained::Retained;
 
 use crate::api::{Retention, ShardId};
 use crate::eras::Eras;
-use crate::filter::extra_bytes;
 use crate::hash::KeyedState;
 use crate::holding::Holds;
 use crate::limits::Limits;
@@ -54,12 +55,14 @@ pub struct Directory {
     eras: OnceLock<Eras>,
     sessions: AtomicUsize,
     subscriptions: AtomicUsize,
-    long_filter_bytes: AtomicUsize,
     packed_sessions: AtomicUsize,
     packed_subscriptions: AtomicUsize,
     will_bytes: AtomicUsize,
+    principals: Principals,
     pressure: AtomicU8,
     openings: AtomicU32,
+    /// How often a limit of all principals was met.
+    limit_hits: AtomicU32,
     gauges: Box<[Arc<Gauge>]>,
     on_way: OnWay,
     holds: Arc<Holds>,
@@ -92,6 +95,9 @@ impl Admission {
         }
     }
 }
+
+/// Meetings with limits of which one looks for the heaviest principal.
+const JUDGED_HITS: u32 = 16;
 
 /// Adds to a counter unless the sum would exceed the limit.
 fn add_within(counter: &AtomicUsize, amount: usize, limit: usize) -> bool {
@@ -131,6 +137,7 @@ impl Directory {
         let shards = shards.max(1);
         let hashing = KeyedState::new(hash_seed);
         Arc::new(Self {
+            principals: Principals::new(limits.principals, hashing),
             limits,
             shards,
             hashing,
@@ -144,12 +151,12 @@ impl Directory {
             eras: OnceLock::new(),
             sessions: AtomicUsize::new(0),
             subscriptions: AtomicUsize::new(0),
-            long_filter_bytes: AtomicUsize::new(0),
             packed_sessions: AtomicUsize::new(0),
             packed_subscriptions: AtomicUsize::new(0),
             will_bytes: AtomicUsize::new(0),
             pressure: AtomicU8::new(0),
             openings: AtomicU32::new(0),
+            limit_hits: AtomicU32::new(0),
             gauges: (0..shards).map(|_| Arc::default()).collect(),
             on_way: OnWay::new(shards),
             holds: Arc::new(Holds::new(shards)),
@@ -222,10 +229,10 @@ impl Directory {
         self.subscriptions.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the filters of subscriptions take on all shards, beyond those of short filters.
+    /// Who holds memory: users and networks.
     #[must_use]
-    pub fn long_filter_bytes(&self) -> usize {
-        self.long_filter_bytes.load(Ordering::Relaxed)
+    pub const fn principals(&self) -> &Principals {
+        &self.principals
     }
 
     /// Of the sessions on all shards, those that are away and take least memory, and their subscriptions.
@@ -481,19 +488,19 @@ impl Directory {
     // The registry and the counts that have limits.
 
     /// Registers a shard as the owner of a client's session, which belongs to a user. A new session is only
-    /// registered where that user has fewer than this number.
+    /// registered where that user has fewer than this number, and the principal may grow.
     pub(crate) fn claim(
         &self,
         client_id: &str,
-        user: Option<&str>,
+        (user, principal): (Option<&str>, Principal),
         shard: u16,
         (admission, most_of_user): (Admission, Option<u32>),
         make: impl FnOnce() -> Owner,
     ) -> Claimed {
         let owned = Owned { user, most_of_user };
         self.registry.claim(client_id, owned, shard, make, || {
-            self.admits(admission)
-                && add_within(&self.sessions, 1, admission.limit(self.limits.sessions))
+            let limit = self.limits.sessions;
+            self.add(&self.sessions, 1, limit, (admission, principal))
         })
     }
 
@@ -512,38 +519,67 @@ impl Directory {
         is_removed
     }
 
-    /// Whether there is memory for a newcomer. Sessions and subscriptions that a store has are admitted always.
-    fn admits(&self, admission: Admission) -> bool {
-        admission != Admission::Limited || self.pressure() < Pressure::Refuse
+    /// Whether there is memory for what a principal has anew. What a store has is admitted always.
+    fn admits(&self, admission: Admission, principal: Principal) -> bool {
+        if admission != Admission::Limited {
+            return true;
+        }
+        match self.pressure() {
+            Pressure::None => true,
+            Pressure::MoveToLog | Pressure::Drop => !self.principals.is_heavy(principal),
+            Pressure::Refuse => false,
+        }
     }
 
-    /// Counts a new subscription; false where there may not be another.
-    pub(crate) fn add_subscription(&self, filter: &str, admission: Admission) -> bool {
-        let limit = admission.limit(self.limits.subscriptions);
-        let is_added = self.admits(admission) && add_within(&self.subscriptions, 1, limit);
-        if is_added {
-            let bytes = self.extra_bytes(filter);
-            self.long_filter_bytes.fetch_add(bytes, Ordering::Relaxed);
+    /// Adds to a counter what a principal has anew, unless the sum would exceed the limit, or the principal may not
+    /// grow. Above the limit there is an eighth more for who is not heavy: what others have taken stops nobody.
+    fn add(
+        &self,
+        counter: &AtomicUsize,
+        amount: usize,
+        limit: usize,
+        (admission, principal): (Admission, Principal),
+    ) -> bool {
+        if amount > 0 && !self.admits(admission, principal) {
+            return false;
         }
-        is_added
+        let limit = admission.limit(limit);
+        if add_within(counter, amount, limit) {
+            return true;
+        }
+        if principal == Principal::BROKER {
+            return false;
+        }
+        if self
+            .limit_hits
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(JUDGED_HITS)
+        {
+            self.principals.judge();
+        }
+        !self.principals.is_heavy(principal)
+            && add_within(counter, amount, limit.saturating_add(limit / 8))
+    }
+
+    /// Counts a new subscription of a principal; false where there may not be another.
+    pub(crate) fn add_subscription(&self, admission: Admission, principal: Principal) -> bool {
+        let limit = self.limits.subscriptions;
+        self.add(&self.subscriptions, 1, limit, (admission, principal))
     }
 
     /// Counts a subscription that has ended.
-    pub(crate) fn remove_subscription(&self, filter: &str) {
-        let bytes = self.extra_bytes(filter);
-        let before = self.long_filter_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        debug_assert!(before >= bytes, "what ends was counted");
+    pub(crate) fn remove_subscription(&self) {
         self.subscriptions.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Bytes that a filter takes on all shards, beyond those of a short one.
-    pub(crate) fn extra_bytes(&self, filter: &str) -> usize {
-        extra_bytes(filter, usize::from(self.shards()))
-    }
-
-    pub(crate) fn add_will(&self, bytes: usize, admission: Admission) -> bool {
-        let limit = admission.limit(self.limits.will_bytes);
-        (bytes == 0 || self.admits(admission)) && add_within(&self.will_bytes, bytes, limit)
+    pub(crate) fn add_will(
+        &self,
+        bytes: usize,
+        admission: Admission,
+        principal: Principal,
+    ) -> bool {
+        let limit = self.limits.will_bytes;
+        self.add(&self.will_bytes, bytes, limit, (admission, principal))
     }
 
     pub(crate) fn remove_will(&self, bytes: usize) {

@@ -120,6 +120,7 @@ impl CarriedSession {
         let name = root_name(filter);
         let session = SessionRecord {
             user: None,
+            network: None,
             expiry_s: NEVER_EXPIRES_S,
             expires_at_ms: None,
         };
@@ -224,6 +225,7 @@ impl CarriedSession {
 pub fn anchor_records(name: &str, filter: &str) -> [Record; 2] {
     let session = SessionRecord {
         user: None,
+        network: None,
         expiry_s: NEVER_EXPIRES_S,
         expires_at_ms: None,
     };
@@ -307,6 +309,7 @@ mod tests {
         let user: Arc<str> = "ann".into();
         let session = SessionRecord {
             user: Some("ann".into()),
+            network: None,
             expiry_s: 60,
             expires_at_ms: None,
         };

@@ -8,6 +8,7 @@ mod judged;
 mod wire;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use crate::message::Qos;
 use crate::route::{Rest, RouteFlags};
@@ -165,6 +166,9 @@ pub(crate) fn remove(kind: Kind, name: &str, rest: &[u8]) -> Change {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SessionRecord {
     pub(crate) user: Option<Box<str>>,
+    /// Where there is no user: the network of its client. The unspecified address stands for one that was not noted, and
+    /// `None` for the broker itself.
+    pub(crate) network: Option<IpAddr>,
     pub(crate) expiry_s: u32,
     /// When it expires, if it is away; `None` where it has a consumer or never expires.
     pub(crate) expires_at_ms: Option<u64>,
@@ -175,8 +179,16 @@ impl SessionRecord {
         let mut out = Vec::with_capacity(16);
         put_number(&mut out, u64::from(self.expiry_s));
         put_number(&mut out, self.expires_at_ms.map_or(0, |at_ms| at_ms + 1));
-        if let Some(user) = &self.user {
-            put_bytes(&mut out, user.as_bytes());
+        match (&self.user, self.network) {
+            (Some(user), _) => put_bytes(&mut out, user.as_bytes()),
+            (None, Some(network)) => {
+                put_bytes(&mut out, &[]);
+                match network {
+                    IpAddr::V4(address) => out.extend_from_slice(&address.octets()),
+                    IpAddr::V6(address) => out.extend_from_slice(&address.octets()[..6]),
+                }
+            }
+            (None, None) => {}
         }
         out
     }
@@ -185,12 +197,26 @@ impl SessionRecord {
         let mut fields = Fields::new(record);
         let expiry_s = u32::try_from(fields.number()?).ok()?;
         let expires_at_ms = fields.number()?.checked_sub(1);
-        let user = match fields.rest() {
+        let mut user = match fields.rest() {
             [] => None,
             _ => Some(fields.text()?.into()),
         };
+        let network = match *fields.rest() {
+            [] => None,
+            [a, b, c, d] => Some(IpAddr::from([a, b, c, d])),
+            [a, b, c, d, e, f] => {
+                let mut address = [0; 16];
+                address[..6].copy_from_slice(&[a, b, c, d, e, f]);
+                Some(IpAddr::from(address))
+            }
+            _ => return None,
+        };
+        if network.is_some() {
+            user = None;
+        }
         Some(Self {
             user,
+            network,
             expiry_s,
             expires_at_ms,
         })
@@ -298,6 +324,16 @@ mod tests {
             for user in [None, Some("ann".into()), Some("".into())] {
                 let record = SessionRecord {
                     user,
+                    network: None,
+                    expiry_s: 7,
+                    expires_at_ms,
+                };
+                assert_eq!(SessionRecord::decode(&record.encode()), Some(record));
+            }
+            for network in ["10.1.2.3", "0.0.0.0", "2001:db8:1::"] {
+                let record = SessionRecord {
+                    user: None,
+                    network: Some(network.parse().expect("an address")),
                     expiry_s: 7,
                     expires_at_ms,
                 };

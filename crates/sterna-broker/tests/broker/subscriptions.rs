@@ -322,27 +322,32 @@ fn properties_pass_through_unaltered() {
     );
 }
 
-/// Short filters cost what a subscription costs; long ones are counted beside that, until they end, wherever they are.
+/// What a session has that lasts is charged until it ends, wherever it is: filters by their length on every shard, and the
+/// will.
 #[test]
-fn what_long_filters_take_is_counted_until_they_end() {
+fn what_sessions_take_is_charged_until_they_end() {
     let long = format!("{}/#", "x".repeat(1_000));
     let deep = format!("$share/g/{}#", "y/".repeat(100));
     for shards in 1..=3 {
         let mut cluster = Cluster::new(shards);
-        let held = |cluster: &Cluster| cluster.directory.long_filter_bytes();
+        let held = |cluster: &Cluster| cluster.directory.principals().lasting_bytes();
         let client = cluster.open(0, "a");
+        let of_none = held(&cluster);
+        assert!(of_none > 500, "{of_none}");
         cluster.subscribe(client, "a/short/+/filter", qos(Qos::AtLeastOnce));
-        assert_eq!(held(&cluster), 0);
+        let of_short = held(&cluster);
+        assert!((200..800).contains(&(of_short - of_none)), "{of_short}");
         cluster.subscribe(client, &long, qos(Qos::AtLeastOnce));
         let of_long = held(&cluster);
-        assert!(of_long > 900 * (1 + usize::from(shards)), "{of_long}");
-        let is_held = cluster.broker(0).held_bytes(client.key);
-        assert_eq!(is_held, of_long as u64);
+        let least = 900 * (1 + u64::from(shards));
+        assert!(of_long - of_short > least, "{of_long}");
+        let bytes = cluster.broker(0).held_bytes(client.key);
+        assert_eq!(bytes.connected + bytes.lasting, of_long);
         // The same once more is no other subscription.
         cluster.subscribe(client, &long, qos(Qos::AtMostOnce));
         assert_eq!(held(&cluster), of_long);
         cluster.subscribe(client, &deep, qos(Qos::AtLeastOnce));
-        assert!(held(&cluster) - of_long > 100 * 96 * usize::from(shards));
+        assert!(held(&cluster) - of_long > 100 * 96 * u64::from(shards));
         assert!(cluster.unsubscribe(client, &deep));
         assert_eq!(held(&cluster), of_long);
         cluster.close(client, sterna_broker::Close::LOST);

@@ -188,6 +188,10 @@ impl Service for Admin {
         client.credentials.name()
     }
 
+    fn user(client: &Connection) -> Option<&str> {
+        client.credentials.name()
+    }
+
     fn timer(client: &mut Connection) -> (ConnectionId, &mut u64) {
         (client.id, &mut client.timer_ms)
     }

@@ -158,7 +158,8 @@ impl Door {
         let number = self.service.next_consumer;
         self.service.next_consumer += 1;
         self.service.consumers.insert(number, (client.id, link));
-        let (opened, token) = cx.appended(|cx| open_session(cx, &wanted, number, false));
+        let (opened, token) =
+            cx.appended(|cx| open_session(cx, &wanted, (client.id, number), false));
         wanted.token = token;
         let opened = opened.inspect_err(|_| {
             self.service.consumers.remove(&number);
@@ -429,7 +430,7 @@ fn prepare(
             if wanted.selection.is_some() {
                 // It was not known when the session was opened.
                 cx.broker.close(now_ms, session, Close::NORMAL);
-                let opened = open_session(cx, &wanted, source.consumer, false)?;
+                let opened = open_session(cx, &wanted, (connection, source.consumer), false)?;
                 let (Opened::Ready { session: new, .. } | Opened::Pending { session: new }) =
                     opened;
                 session = new;
@@ -444,7 +445,7 @@ fn prepare(
             if present {
                 // It is another source now: the waiting messages are for the one before.
                 cx.broker.close(now_ms, session, ended_after(0));
-                let opened = open_session(cx, &wanted, source.consumer, true)?;
+                let opened = open_session(cx, &wanted, (connection, source.consumer), true)?;
                 let (Opened::Ready { session: new, .. } | Opened::Pending { session: new }) =
                     opened;
                 session = new;
@@ -564,22 +565,25 @@ pub(super) fn stolen() -> Refusal {
 fn open_session(
     cx: &mut Context<'_>,
     wanted: &Wanted,
-    consumer: u64,
+    (connection, consumer): (ConnectionId, u64),
     clean_start: bool,
 ) -> Result<Opened, Refusal> {
-    let opened = cx.open(OpenSession {
-        client_id: &wanted.client_id,
-        user: wanted.user.as_deref(),
-        clean_start,
-        expiry_s: wanted.expiry.session_expiry_s(),
-        consumer: consumer_id(consumer),
-        will: None,
-        on_demand: true,
-        selector: wanted
-            .selection
-            .clone()
-            .map(|selection| selection as Arc<dyn sterna_broker::Selector>),
-    });
+    let opened = cx.open(
+        connection,
+        OpenSession {
+            client_id: &wanted.client_id,
+            user: wanted.user.as_deref(),
+            clean_start,
+            expiry_s: wanted.expiry.session_expiry_s(),
+            consumer: consumer_id(consumer),
+            will: None,
+            on_demand: true,
+            selector: wanted
+                .selection
+                .clone()
+                .map(|selection| selection as Arc<dyn sterna_broker::Selector>),
+        },
+    );
     opened.map_err(|error| match error {
         OpenError::TakenOver => stolen(),
         OpenError::OtherUser => refused(other_user()),

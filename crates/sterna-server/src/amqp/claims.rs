@@ -75,16 +75,19 @@ impl Door {
         let number = self.service.next_consumer;
         self.service.next_consumer += 1;
         self.service.consumers.insert(number, (client.id, link));
-        let opened = cx.open(OpenSession {
-            client_id: &client.sender_name(&name),
-            user: client.user(),
-            clean_start: false,
-            expiry_s,
-            consumer: consumer_id(number),
-            will: None,
-            on_demand: true,
-            selector: None,
-        });
+        let opened = cx.open(
+            client.id,
+            OpenSession {
+                client_id: &client.sender_name(&name),
+                user: client.user(),
+                clean_start: false,
+                expiry_s,
+                consumer: consumer_id(number),
+                will: None,
+                on_demand: true,
+                selector: None,
+            },
+        );
         let (session, present) = match opened {
             Ok(Opened::Ready { session, present }) => (session, Some(present)),
             Ok(Opened::Pending { session }) => (session, None),

@@ -406,7 +406,12 @@ impl Client {
     /// Stops reading while too much waits for the store, memory is short, the webhook is asked, or a reader's queue is
     /// half full. Goes on after that, unless the broker `is_stopping`. The client's silence does not count meanwhile.
     pub(super) fn pace(&mut self, cx: &mut Context<'_>, is_stopping: bool) {
-        let is_held_back = self.sips.holds_back(cx, self.partial_bytes());
+        let partial_bytes = self.partial_bytes();
+        let is_held_back = self.sips.holds_back(cx, partial_bytes, || {
+            let address = cx.net.info(self.id).map(|info| info.peer.ip());
+            let user = self.identity.as_ref().and_then(Identity::user);
+            (user, address)
+        });
         let is_full = is_stopping
             || is_held_back
             || self.promises.is_full(cx)

@@ -252,6 +252,10 @@ impl Door {
                 Condition::RESOURCE_LIMIT_EXCEEDED,
                 "the link's filter takes more work than amqp.maximum_selector_steps",
             ),
+            EvictReason::MemoryShort => (
+                Condition::RESOURCE_LIMIT_EXCEEDED,
+                "memory is short, and the link holds most of it",
+            ),
             EvictReason::TooLarge => (
                 Condition::RESOURCE_LIMIT_EXCEEDED,
                 "the cluster does not keep so much of one link",

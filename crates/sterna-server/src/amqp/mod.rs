@@ -263,6 +263,10 @@ impl Service for Amqp {
         client.live_name()
     }
 
+    fn user(client: &Client) -> Option<&str> {
+        client.user()
+    }
+
     fn promises(client: &mut Client) -> &mut Promises<Acknowledgement> {
         &mut client.promises
     }

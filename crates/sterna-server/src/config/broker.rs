@@ -77,20 +77,28 @@ settings! {
         /// Levels of a topic or filter.
         restart maximum_topic_levels: u16 = 128;
         /// Memory that the process may take: a share such as `"80%"`, a size such as `"512 MiB"`, or bytes; at least 64
-        /// MiB. A share is of the least of the machine's memory, the limits of the control groups, and the limit on
-        /// addresses. Near it the broker does more and more to stay below: [short
+        /// MiB. A share is of the least of the machine's memory, the limits of the control groups, and what the limit on
+        /// addresses leaves at the start. Near it the broker does more and more to stay below: [short
         /// memory](operations.md#short-memory) has the stages.
         restart memory_ceiling: MemoryCeiling = MemoryCeiling::Percent(80);
         /// Share of the ceiling that retained messages may take at most, besides `maximum_retained_bytes`. They stay
         /// when their publishers go, so they leave room for all others. At most `memory_pause_percent`.
         restart memory_retained_percent: u8 = 25, within 1..=100;
-        /// Share of the ceiling from which on clients that publish are not read.
+        /// The same for wills, besides `maximum_will_bytes`.
+        restart memory_wills_percent: u8 = 15, within 1..=100;
+        /// The same for subscriptions, besides `maximum_subscriptions`; each counts with 1 KiB.
+        restart memory_subscriptions_percent: u8 = 50, within 1..=100;
+        /// Users whose memory is counted apart, and addresses of clients without a user: of IPv6 by /48. The others are
+        /// counted together. Where memory is short, who holds most gets no more and is ended first.
+        restart maximum_principals: u32 = 65_536, within 1..;
+        /// Share of the ceiling from which on clients that publish are not read, where their user or address holds most.
         restart memory_pause_percent: u8 = 70, within ..=100;
         /// Share of the ceiling from which on waiting messages leave memory if they are in the log.
         restart memory_move_percent: u8 = 80, within ..=100;
-        /// Share of the ceiling from which on waiting messages are dropped, and new ones refused.
+        /// Share of the ceiling from which on waiting messages are dropped, new ones refused, and clients of the heaviest user
+        /// or address ended.
         restart memory_drop_percent: u8 = 90, within ..=100;
-        /// Share of the ceiling from which on new clients are refused, and those that hold most are ended.
+        /// Share of the ceiling from which on new clients are refused.
         restart memory_refuse_percent: u8 = 95, within ..=100;
         /// Distance between the beginning of a stage and its end below that, as a share of the ceiling. Less than
         /// `memory_pause_percent`.

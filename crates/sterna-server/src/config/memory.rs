@@ -6,6 +6,7 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Broker;
+use crate::memory::LEAST_CEILING_BYTES;
 
 /// The memory that the process may take: N bytes, or a share of the system's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,9 +95,6 @@ impl<'de> Deserialize<'de> for MemoryCeiling {
     }
 }
 
-/// The least ceiling, in bytes: the program itself has to fit.
-const LEAST_CEILING_BYTES: u64 = 64 << 20;
-
 impl Broker {
     /// Beginnings of the stages of short memory, in percent of the ceiling, in their order.
     #[must_use]
@@ -133,6 +131,16 @@ impl Broker {
                 "broker.memory_retained_percent is at least 1, and at most memory_pause_percent"
                     .to_owned(),
             );
+        }
+        for (name, percent) in [
+            ("wills", self.memory_wills_percent),
+            ("subscriptions", self.memory_subscriptions_percent),
+        ] {
+            if !(1..=stages[0]).contains(&percent) {
+                problems.push(format!(
+                    "broker.memory_{name}_percent is at least 1, and at most memory_pause_percent"
+                ));
+            }
         }
         if !(1..stages[0]).contains(&self.memory_hysteresis_percent) {
             problems.push(

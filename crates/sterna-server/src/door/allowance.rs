@@ -219,6 +219,7 @@ impl Sips {
         (connection, name): (ConnectionId, Option<&Arc<str>>),
         is_in: bool,
     ) -> Result<(), TooManyConnections> {
+        self.forget_principal();
         if (self.allowance.as_ref()).is_some_and(|allowance| allowance.is_for(cx, identity)) {
             return Ok(());
         }

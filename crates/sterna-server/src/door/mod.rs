@@ -34,7 +34,7 @@ pub(crate) use clients::Clients;
 pub(crate) use framers::Framers;
 pub(crate) use held::{Early, Held, held_bytes, hold_early, note_early};
 pub(crate) use outgoing::StepOutput;
-pub(crate) use overload::Sips;
+pub(crate) use overload::{LIGHT_BYTES, Sips, Weighed};
 use promises::Awaited;
 pub(crate) use promises::{Promise, Promises};
 pub(crate) use timers::Timers;
@@ -139,6 +139,9 @@ pub(crate) trait Service: Sized {
 
     /// The name of a client that is connected.
     fn name(client: &Self::Client) -> Option<&str>;
+
+    /// The user of a client; `None` for a client without a name, or one that has shown none yet.
+    fn user(client: &Self::Client) -> Option<&str>;
 
     /// The identifier of a client, and the deadline of its entry among the timers; older entries are void.
     fn timer(client: &mut Self::Client) -> (Self::Id, &mut u64);

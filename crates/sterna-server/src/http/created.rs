@@ -130,7 +130,7 @@ impl memory::Shared for Registry {
         match kind {
             memory::Kind::Sessions => {
                 let topics = lock(&self.topics);
-                topics.names.len() as u64 * TOPIC_BYTES + topics.bytes as u64
+                topics.names.len() as u64 * TOPIC_BYTES + topics.bytes as u64 + self.key_bytes()
             }
             _ => 0,
         }

@@ -109,7 +109,7 @@ impl Service for Http {
         }
         client.work(door, cx, |carrier, desk| carrier.settle(desk));
         let partial_bytes = client.carrier.partial_bytes();
-        let is_held_back = client.peer.sips.holds_back(cx, partial_bytes);
+        let is_held_back = client.peer.holds_back(cx, partial_bytes);
         let others_ms = client.peer.settle_others(cx.now_ms);
         let is_paced = door.stopping
             || is_held_back
@@ -190,6 +190,10 @@ impl Service for Http {
     }
 
     fn name(client: &Connection) -> Option<&str> {
+        client.peer.name()
+    }
+
+    fn user(client: &Connection) -> Option<&str> {
         client.peer.name()
     }
 

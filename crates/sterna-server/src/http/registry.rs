@@ -38,6 +38,9 @@ struct Keys {
     forgotten: Vec<(KeyRecord, Vec<u8>)>,
 }
 
+/// A key in both tables.
+const KEY_BYTES: u64 = 220;
+
 /// A digest of a user and a key.
 type KeyId = [u8; 16];
 
@@ -182,6 +185,11 @@ impl Registry {
             cluster,
             ..Self::default()
         }
+    }
+
+    /// Bytes of all keys of requests.
+    pub(super) fn key_bytes(&self) -> u64 {
+        lock(&self.keys).known.len() as u64 * KEY_BYTES
     }
 
     /// Looks at all topics and keys.

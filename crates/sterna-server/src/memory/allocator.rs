@@ -23,6 +23,18 @@ pub fn give_back_with(give_back: fn(Unused)) {
     GIVE_BACK.get_or_init(|| give_back);
 }
 
+/// Has the C library keep one heap for all threads, in a program with an allocator of its own.
+///
+/// Each heap reserves 64 MiB of addresses, and the library makes one for each thread that asks it for anything. To be
+/// called before there are threads.
+pub fn keep_one_heap() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it takes two numbers, and no other thread asks for memory.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
 /// Gives memory that nobody uses back to the system.
 ///
 /// The GNU C library keeps freed memory below memory in use, in a heap of each thread, and knows no age. Other

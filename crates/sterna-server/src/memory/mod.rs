@@ -15,16 +15,16 @@ mod stages;
 mod trim;
 mod watch;
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use sterna_broker::{Counters, Directory};
-use sterna_net::ShardCounters;
+use sterna_broker::{Counters, Directory, Principals};
+use sterna_net::{ShardCounters, TransportKind};
 use sterna_store::UsageReader;
 
 use crate::config::{Broker, Config};
-pub use allocator::{Unused, give_back_with};
-pub(crate) use machine::ceiling_bytes;
+pub use allocator::{Unused, give_back_with, keep_one_heap};
+pub(crate) use machine::{LEAST_CEILING_BYTES, ceiling_bytes};
 pub use stages::Stage;
 use stages::Thresholds;
 pub(crate) use watch::Watch;
@@ -38,6 +38,27 @@ pub(crate) fn retained_bytes(broker: &Broker, ceiling_bytes: Option<u64>) -> u64
     })
 }
 
+/// Bytes that all wills may take, by the settings: the limit, and a part of the ceiling.
+pub(crate) fn will_bytes(broker: &Broker, ceiling_bytes: Option<u64>) -> u64 {
+    let percent = u64::from(broker.memory_wills_percent);
+    let of_ceiling = ceiling_bytes.map(|bytes| bytes / 100 * percent);
+    of_ceiling.map_or(broker.maximum_will_bytes, |bytes| {
+        bytes.min(broker.maximum_will_bytes)
+    })
+}
+
+/// Subscriptions that there may be, by the settings: the limit, and a part of the ceiling.
+pub(crate) fn subscriptions(broker: &Broker, ceiling_bytes: Option<u64>) -> u64 {
+    let percent = u64::from(broker.memory_subscriptions_percent);
+    let of_ceiling = ceiling_bytes.map(|bytes| bytes / 100 * percent / SUBSCRIPTION_BYTES);
+    of_ceiling.map_or(broker.maximum_subscriptions, |most| {
+        most.min(broker.maximum_subscriptions)
+    })
+}
+
+/// Bytes that a subscription counts with where subscriptions have a part of the ceiling.
+const SUBSCRIPTION_BYTES: u64 = 1 << 10;
+
 /// The use of memory in the account.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
@@ -47,7 +68,7 @@ pub(crate) enum Kind {
     Queues,
     /// Topics of retained messages.
     Retained,
-    /// Sessions, subscriptions and wills.
+    /// Sessions, subscriptions and wills; created topics, queues and keys of requests.
     Sessions,
     /// Memory that connections need while nothing happens.
     Connections,
@@ -96,7 +117,7 @@ pub(crate) trait Shared: Send + Sync + std::fmt::Debug {
 }
 
 // Costs of things beside their bytes, as measured in a release build under the GNU C library.
-// `tests/memory.rs` of the crate `sterna` compares the sum with the system's.
+// `tests/memory/` of the crate `sterna` compares the sum with the system's.
 /// A message beside its body.
 const MESSAGE_BYTES: u64 = 160;
 /// A place in a queue or a ledger.
@@ -107,18 +128,18 @@ const COUNTED_ENTRY_BYTES: u64 = 64;
 const LOGGED_BYTES: u64 = 32;
 /// A retained message beside its body, with the nodes and names of its topic.
 const RETAINED_BYTES: u64 = 420;
-/// A session with its place in the registry.
-const SESSION_BYTES: u64 = 900;
-/// One that is away and packed.
-const PACKED_SESSION_BYTES: u64 = 270;
-/// A subscription with its place in the index of each shard.
-const SUBSCRIPTION_BYTES: u64 = 420;
-/// One of a packed session.
-const PACKED_SUBSCRIPTION_BYTES: u64 = 120;
 /// A byte-stream connection with its engine; a layer of TLS adds to it.
 const CONNECTION_BYTES: u64 = 2_600;
 /// A QUIC connection with its engine.
 const QUIC_CONNECTION_BYTES: u64 = 17_000;
+
+/// Bytes that a connection needs while nothing happens.
+pub(crate) const fn connection_bytes(transport: Option<TransportKind>) -> u64 {
+    match transport {
+        Some(TransportKind::Quic) => QUIC_CONNECTION_BYTES,
+        _ => CONNECTION_BYTES,
+    }
+}
 
 /// A shard's share of the account.
 #[derive(Debug, Default)]
@@ -133,6 +154,11 @@ struct Share {
     turns: AtomicU64,
 }
 
+/// Much is this part of what is used.
+const MUCH: u64 = 4;
+/// What is left to those that have little each, as a part of the ceiling. With retained messages and the program it is
+/// below the end of the first stage.
+const WORTH: u64 = 10;
 /// Turns of a shard after which it looks, however little it holds.
 const LOOK_TURNS: u64 = 64;
 /// Bytes more or less than at its last look after which a shard looks.
@@ -145,6 +171,8 @@ pub struct Memory {
     thresholds: Option<Thresholds>,
     patience_ms: u64,
     stage: AtomicU8,
+    /// Whether messages are much of what is used: whoever publishes makes it more.
+    is_for_messages: AtomicBool,
     shares: Box<[Share]>,
     directory: Arc<Directory>,
     /// By shard; empty in a simulation.
@@ -226,6 +254,7 @@ impl Memory {
             thresholds,
             patience_ms: settings.memory_patience_ms,
             stage: AtomicU8::new(0),
+            is_for_messages: AtomicBool::new(true),
             shares: (0..shards).map(|_| Share::default()).collect(),
             directory,
             transports: Vec::new(),
@@ -250,6 +279,26 @@ impl Memory {
     #[must_use]
     pub fn stage(&self) -> Stage {
         Stage::of_number(self.stage.load(Ordering::Relaxed))
+    }
+
+    /// Who holds memory.
+    pub(crate) fn principals(&self) -> &Principals {
+        self.directory.principals()
+    }
+
+    /// Whether messages are much of what is used, those that wait and those on their way to clients; or may be.
+    pub(crate) fn is_for_messages(&self) -> bool {
+        self.is_for_messages.load(Ordering::Relaxed)
+    }
+
+    /// Whether so many bytes are enough of the ceiling that their holders are ended, each of whom has little.
+    pub(crate) fn is_worth_ending(&self, bytes: u64) -> bool {
+        (self.ceiling_bytes).is_some_and(|ceiling_bytes| bytes >= ceiling_bytes / WORTH)
+    }
+
+    /// Whether sessions are. Where they are not, their end would bring little, and take what was acknowledged.
+    pub(crate) fn is_for_sessions(&self) -> bool {
+        self.is_worth_ending(self.directory.principals().lasting_bytes())
     }
 
     /// Resident bytes when the system was asked last; 0 before.
@@ -294,20 +343,7 @@ impl Memory {
             }
             Kind::Queues => entries() * ENTRY_BYTES + sum(|share| &share.logged) * LOGGED_BYTES,
             Kind::Retained => self.retained_bytes.load(Ordering::Relaxed),
-            Kind::Sessions => {
-                let directory = &self.directory;
-                let (packed, their_subscriptions) = directory.packed();
-                let sessions = directory.sessions().saturating_sub(packed);
-                let subscriptions = directory
-                    .subscriptions()
-                    .saturating_sub(their_subscriptions);
-                sessions as u64 * SESSION_BYTES
-                    + packed as u64 * PACKED_SESSION_BYTES
-                    + subscriptions as u64 * SUBSCRIPTION_BYTES
-                    + their_subscriptions as u64 * PACKED_SUBSCRIPTION_BYTES
-                    + directory.long_filter_bytes() as u64
-                    + directory.will_bytes() as u64
-            }
+            Kind::Sessions => self.directory.principals().lasting_bytes(),
             Kind::Connections => self.connections_bytes.load(Ordering::Relaxed),
             Kind::Partial => sum(|share| &share.kept_bytes),
             Kind::Send => {
@@ -333,7 +369,8 @@ impl Memory {
         let held_bytes = kept_bytes
             + counters.stored_bytes
             + counters.logged_messages * LOGGED_BYTES
-            + counters.stored_messages * (MESSAGE_BYTES + ENTRY_BYTES);
+            + counters.stored_messages * (MESSAGE_BYTES + ENTRY_BYTES)
+            + self.directory.principals().lasting_bytes();
         let turns = own.turns.load(Ordering::Relaxed) + 1;
         let looked_bytes = own.looked_bytes.load(Ordering::Relaxed);
         let is_due = turns >= LOOK_TURNS || held_bytes.abs_diff(looked_bytes) >= LOOK_BYTES;
@@ -386,17 +423,16 @@ impl Memory {
         self.patience_ms
     }
 
-    /// Bytes that clients have to give back by their end; 0 where none has to end. In the last stage
-    /// clients end until that stage is over. After `short_ms` of short memory they end until no stage is
-    /// left.
+    /// Bytes that clients have to give back by their end; 0 where none has to end. From the stage on in which messages are
+    /// dropped, clients end until that stage is over. After `short_ms` of short memory they end until no stage is left.
     pub(crate) fn excess_bytes(&self, short_ms: u64) -> u64 {
         let Some(thresholds) = &self.thresholds else {
             return 0;
         };
         let end_bytes = if short_ms >= self.patience_ms {
             thresholds.first_end_bytes()
-        } else if self.stage() >= Stage::RefuseNewcomers {
-            thresholds.last_end_bytes()
+        } else if self.stage() >= Stage::Drop {
+            thresholds.drop_end_bytes()
         } else {
             return 0;
         };
@@ -408,8 +444,19 @@ impl Memory {
         let Some(thresholds) = &self.thresholds else {
             return false;
         };
-        let used_bytes = self.used_bytes();
+        let account = self.account();
+        let used_bytes = self.resident_bytes().max(account.iter().sum());
         let before = self.stage();
+        if before > Stage::Normal || used_bytes >= thresholds.first_end_bytes() {
+            let of_messages = [Kind::Bodies, Kind::Queues, Kind::Send];
+            let bytes: u64 = (of_messages.iter())
+                .map(|kind| account[*kind as usize])
+                .sum();
+            let others: u64 = account.iter().sum::<u64>() - bytes;
+            // Where the account does not tell what it is, it may be messages.
+            let is_for_messages = bytes >= used_bytes / MUCH || others < used_bytes / 2;
+            (self.is_for_messages).store(is_for_messages, Ordering::Relaxed);
+        }
         if thresholds.next(before, used_bytes) == before {
             return false;
         }

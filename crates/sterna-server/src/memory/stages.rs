@@ -11,13 +11,15 @@ pub enum Stage {
     /// There is enough.
     #[default]
     Normal,
-    /// Clients that publish are not read.
+    /// Clients of heavy principals that publish are not read.
     PausePublishers,
-    /// Messages that wait for sessions and are in the log leave memory.
+    /// Messages that wait for sessions and are in the log leave memory. Heavy principals get no new sessions,
+    /// subscriptions and wills.
     MoveToLog,
-    /// Messages that wait are dropped by their queues' policy, and new ones are refused.
+    /// Messages that wait are dropped by their queues' policy, and new ones are refused. No client that publishes is read.
+    /// Clients of the heaviest principal are ended.
     Drop,
-    /// New clients are refused, and the clients that hold most of their own making are ended.
+    /// New clients are refused.
     RefuseNewcomers,
 }
 
@@ -117,9 +119,9 @@ impl Thresholds {
         reached.map(|(of, _)| *of).next_back().unwrap_or_default()
     }
 
-    /// Where the last stage ends, in bytes.
-    pub(crate) const fn last_end_bytes(&self) -> u64 {
-        self.begin_bytes[Stage::SHORT.len() - 1].saturating_sub(self.hysteresis_bytes)
+    /// Where the stage ends in which messages are dropped, in bytes.
+    pub(crate) const fn drop_end_bytes(&self) -> u64 {
+        self.begin_bytes[Stage::Drop as usize - 1].saturating_sub(self.hysteresis_bytes)
     }
 
     /// Where the first stage ends, in bytes.

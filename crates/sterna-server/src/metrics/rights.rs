@@ -23,6 +23,11 @@ impl Scrape {
                 self.broker(|broker| broker.missing_ended),
             ),
             (
+                "sterna_sessions_of_heaviest_ended",
+                "Sessions that ended because memory was short and their user or address held most",
+                self.broker(|broker| broker.sessions_shed),
+            ),
+            (
                 "sterna_store_readers_let_go",
                 "Clients that were disconnected because their session held most of a nearly full store",
                 self.broker(|broker| broker.let_go),

@@ -433,16 +433,20 @@ impl Door {
         }
         client.is_bound = admission.expiry_s > 0;
         let (opened, token) = cx.appended(|cx| {
-            cx.open(OpenSession {
-                client_id: &admission.client_id,
-                user: client.identity.user(),
-                clean_start: admission.clean_start,
-                expiry_s: admission.expiry_s,
-                consumer: consumer(client.id),
-                will,
-                on_demand: false,
-                selector: None,
-            })
+            let connection = client.id;
+            cx.open(
+                connection,
+                OpenSession {
+                    client_id: &admission.client_id,
+                    user: client.identity.user(),
+                    clean_start: admission.clean_start,
+                    expiry_s: admission.expiry_s,
+                    consumer: consumer(client.id),
+                    will,
+                    on_demand: false,
+                    selector: None,
+                },
+            )
         });
         match opened {
             Ok(Opened::Ready { session, present }) => {
@@ -458,7 +462,8 @@ impl Door {
             Err(OpenError::OtherUser) => self.refuse_other_user(cx, client),
             Err(OpenError::ClusterAway) => self.refuse_unclaimed(cx, client),
             Err(OpenError::TooManySessions) => {
-                self.refuse(cx, client, ReasonCode::QuotaExceeded, "too many sessions");
+                let detail = cx.why_full("too many sessions");
+                self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
             }
             Err(OpenError::StoreFull) => {
                 let detail = "the store has no room for the session";
@@ -469,7 +474,8 @@ impl Door {
                 self.refuse(cx, client, ReasonCode::PacketTooLarge, detail);
             }
             Err(OpenError::TooManyWills) => {
-                self.refuse(cx, client, ReasonCode::QuotaExceeded, "too many wills");
+                let detail = cx.why_full("too many wills");
+                self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
             }
         }
     }

@@ -148,7 +148,8 @@ impl Door {
                 EvictReason::TooLarge
                 | EvictReason::StoreFull
                 | EvictReason::FarBehind
-                | EvictReason::SelectorTooDear => ReasonCode::QuotaExceeded,
+                | EvictReason::SelectorTooDear
+                | EvictReason::MemoryShort => ReasonCode::QuotaExceeded,
                 EvictReason::OtherUser => return door.refuse_other_user(cx, client),
             };
             tracing::debug!(

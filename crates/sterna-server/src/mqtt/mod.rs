@@ -203,6 +203,10 @@ impl Service for Mqtt {
         client.live_name()
     }
 
+    fn user(client: &Client) -> Option<&str> {
+        client.identity.user()
+    }
+
     fn promises(client: &mut Client) -> &mut Promises<Acknowledgement> {
         &mut client.promises
     }

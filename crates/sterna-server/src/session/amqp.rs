@@ -36,6 +36,11 @@ impl Terminus {
         Some((source.filter, source.distribution_mode))
     }
 
+    /// About its bytes in memory.
+    pub(crate) fn lasting_bytes(&self) -> usize {
+        size_of::<Self>() + self.filter.len() + self.source.bytes().len()
+    }
+
     /// For storage: the length of the filter in bytes, the filter, the source.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = (self.filter.len() as u32).to_be_bytes().to_vec();

@@ -35,6 +35,14 @@ impl DoorState for SessionState {
             Self::Http(_) => false,
         }
     }
+
+    fn lasting_bytes(&self) -> usize {
+        match self {
+            Self::Mqtt(_) | Self::Amqp(None) => 0,
+            Self::Amqp(Some(terminus)) => terminus.lasting_bytes(),
+            Self::Http(_) => size_of::<HttpSession>(),
+        }
+    }
 }
 
 /// First part of the names of sessions of AMQP links: receivers, and in a cluster senders.

@@ -1,9 +1,12 @@
 //! The measures of a shard while memory is short.
 
-use sterna_net::{ConnectionId, Network};
+use rustc_hash::FxHashMap;
+use sterna_broker::{LastingSession, Principal};
+use sterna_net::Network;
 
 use super::{Shard, Stopping};
 use crate::config::Protocol;
+use crate::door::{LIGHT_BYTES, Weighed};
 use crate::mail::Mail;
 use crate::memory::Stage;
 
@@ -20,10 +23,18 @@ pub(super) struct Shortage {
     pub(super) next_ms: Option<u64>,
     /// Whether there is more room to be made in queues.
     pub(super) is_relieving: bool,
+    /// What clients and queues held at the last round, by principals that have entered for it.
+    weighed: Vec<(Principal, u64)>,
+    /// Bytes that clients were ended for, and when: the system has them back a little later.
+    shed: (u64, u64),
 }
 
 /// Time between two such moments, in milliseconds.
 const SIP_INTERVAL_MS: u64 = 1_000;
+/// Time after which memory of clients that were ended is to be back, in milliseconds.
+const BACK_MS: u64 = 2 * SIP_INTERVAL_MS;
+/// Connections and sessions that are ended at once at most.
+const MOST_ENDED: usize = 4_096;
 
 impl Shard {
     /// Brings this shard's share of the account of memory up to date.
@@ -59,6 +70,12 @@ impl Shard {
         self.broker.feel_pressure();
         self.shortage.is_relieving = stage >= Stage::MoveToLog;
         self.shortage.next_ms = (stage > Stage::Normal).then(|| net.now_ms() + SIP_INTERVAL_MS);
+        let found = if stage > Stage::Normal {
+            self.weigh(net)
+        } else {
+            self.forget_weights();
+            Vec::new()
+        };
         let is_refusing = stage >= Stage::RefuseNewcomers;
         if is_refusing != (before >= Stage::RefuseNewcomers) {
             let listeners = self.policy.listeners.iter().enumerate();
@@ -69,11 +86,18 @@ impl Shard {
                 .collect();
             net.refuse_newcomers(&refusing);
         }
-        if (stage > Stage::Normal) != (before > Stage::Normal) && self.stopping == Stopping::No {
+        if self.stopping != Stopping::No {
+            return;
+        }
+        let pauses = |stage: Stage| (stage > Stage::Normal, stage >= Stage::Drop);
+        if pauses(stage) != pauses(before) {
             let mut doors = self.doors(net);
             doors.mqtt.memory_changed(&mut doors.cx);
             doors.amqp.memory_changed(&mut doors.cx);
             doors.http.memory_changed(&mut doors.cx);
+        }
+        if stage >= Stage::Drop {
+            self.shed(net, found);
         }
     }
 
@@ -93,7 +117,8 @@ impl Shard {
             self.broker.relieve_again();
             self.shortage.is_relieving = true;
         }
-        self.shed(net);
+        let found = self.weigh(net);
+        self.shed(net, found);
         let mut doors = self.doors(net);
         doors.mqtt.sip(&mut doors.cx);
         doors.amqp.sip(&mut doors.cx);
@@ -106,32 +131,172 @@ impl Shard {
         self.shortage.earlier_ms + now_ms.saturating_sub(self.shortage.since_ms)
     }
 
-    /// Forgets links that are attached nowhere, then ends the clients that hold most themselves, until this shard's part
-    /// of the excess is gone.
-    fn shed(&mut self, net: &mut dyn Network) {
+    /// Weighs what all clients and queues of this shard hold, by principal, and finds out who is heavy.
+    fn weigh(&mut self, net: &mut dyn Network) -> Vec<Weighed> {
+        let doors = self.doors(net);
+        let mut found = Vec::new();
+        doors.mqtt.weigh(&doors.cx, &mut found);
+        doors.amqp.weigh(&doors.cx, &mut found);
+        doors.http.weigh(&doors.cx, &mut found);
+        let others = found.len();
+        doors.admin.weigh(&doors.cx, &mut found);
+        // Operators stay, and clients that are yet to prove that they are some do not, if they hold much.
+        let mut at = others;
+        while let Some(one) = found.get(at) {
+            let is_unproved = doors.admin.name_of(one.connection).is_none();
+            if is_unproved && one.bytes > LIGHT_BYTES as u64 {
+                at += 1;
+            } else {
+                doors.cx.memory.principals().leave(one.principal);
+                found.swap_remove(at);
+            }
+        }
+        let principals = doors.cx.memory.principals();
+        let mut sums: FxHashMap<Principal, u64> = FxHashMap::default();
+        for one in &found {
+            let is_new = !sums.contains_key(&one.principal);
+            *sums.entry(one.principal).or_default() += one.own_bytes;
+            if !is_new {
+                principals.leave(one.principal);
+            }
+        }
+        doors.cx.broker.weigh_sessions(&mut |principal, bytes| {
+            if !sums.contains_key(&principal) {
+                principals.enter_again(principal);
+            }
+            *sums.entry(principal).or_default() += bytes;
+        });
+        for (&principal, &bytes) in &sums {
+            principals.adjust(principal, 0, bytes);
+        }
+        self.forget_weights();
+        let principals = self.memory.principals();
+        principals.judge();
+        self.shortage.weighed = sums.into_iter().collect();
+        for one in &found {
+            let is_heavy = principals.is_heavy(one.principal);
+            let _ = self.mqtt.note_heavy(one.connection, is_heavy)
+                || self.amqp.note_heavy(one.connection, is_heavy)
+                || self.http.note_heavy(one.connection, is_heavy);
+        }
+        found
+    }
+
+    /// Forgets what the last round has weighed.
+    fn forget_weights(&mut self) {
+        let principals = self.memory.principals();
+        for (principal, bytes) in std::mem::take(&mut self.shortage.weighed) {
+            principals.adjust(principal, bytes, 0);
+            principals.leave(principal);
+        }
+    }
+
+    /// Forgets links that are attached nowhere, then ends clients of the heaviest principals until this shard's part of
+    /// the excess is gone.
+    fn shed(&mut self, net: &mut dyn Network, found: Vec<Weighed>) {
+        let now_ms = net.now_ms();
         let shards = u64::from(self.sys.retained.shards());
-        let short_ms = self.short_ms(net.now_ms());
-        let mut excess_bytes = self.memory.excess_bytes(short_ms) / shards;
+        let excess_bytes = self.memory.excess_bytes(self.short_ms(now_ms));
+        let (shed_bytes, shed_ms) = self.shortage.shed;
+        let is_back = now_ms.saturating_sub(shed_ms) >= BACK_MS;
+        let back_bytes = if is_back { 0 } else { shed_bytes };
+        let mut excess_bytes = (excess_bytes / shards).saturating_sub(back_bytes);
         if excess_bytes == 0 {
             return;
         }
-        let mut doors = self.doors(net);
+        let doors = self.doors(net);
         // Nobody's connection ends for what others have left.
-        let given_up = doors.amqp.give_up_departed(&mut doors.cx, excess_bytes);
-        excess_bytes = excess_bytes.saturating_sub(given_up);
-        let mqtt = doors.mqtt.heavy(&doors.cx).into_iter();
-        let amqp = doors.amqp.heavy(&doors.cx).into_iter();
-        let http = doors.http.heavy(&doors.cx).into_iter();
-        let admin = doors.admin.heavy(&doors.cx).into_iter();
-        // Operators stay, and clients that are yet to prove that they are some do not.
-        let admin = admin.filter(|(_, connection)| doors.admin.name_of(*connection).is_none());
-        let mut heavy: Vec<(u64, ConnectionId)> =
-            mqtt.chain(amqp).chain(http).chain(admin).collect();
-        heavy.sort_unstable();
-        while excess_bytes > 0
-            && let Some((bytes, connection)) = heavy.pop()
-        {
+        let mut cx = doors.cx;
+        let mut ended_bytes = doors.amqp.give_up_departed(&mut cx, excess_bytes);
+        excess_bytes = excess_bytes.saturating_sub(ended_bytes);
+        let light = found.iter().filter(|one| one.bytes <= LIGHT_BYTES as u64);
+        let light_bytes: u64 = light.map(|one| one.bytes).sum();
+        let ends_light = self.memory.is_worth_ending(light_bytes * shards);
+        let mut clients: FxHashMap<Principal, Vec<Weighed>> = FxHashMap::default();
+        for one in found {
+            clients.entry(one.principal).or_default().push(one);
+        }
+        if !ends_light {
+            // Each has little, and all of them do. Their end would bring nothing.
+            for clients in clients.values_mut() {
+                clients.retain(|one| one.bytes > LIGHT_BYTES as u64);
+            }
+        }
+        let mut left = MOST_ENDED;
+        for (_, principal) in self.memory.principals().ranked() {
+            if excess_bytes == 0 || left == 0 {
+                break;
+            }
+            let clients = clients.remove(&principal).unwrap_or_default();
+            let bytes = self.shed_of(net, (principal, clients), excess_bytes, &mut left);
             excess_bytes = excess_bytes.saturating_sub(bytes);
+            ended_bytes += bytes;
+        }
+        self.shortage.shed = (back_bytes + ended_bytes, now_ms);
+    }
+
+    /// Ends clients of a principal until so many bytes come back, `left` of them at most. Those go first that hold more than
+    /// a little and end with their connections. Of the rest, sessions that outlive theirs or the other connections go first,
+    /// whichever hold more together; within each those that hold most. Returns the bytes that come back.
+    fn shed_of(
+        &mut self,
+        net: &mut dyn Network,
+        (principal, mut clients): (Principal, Vec<Weighed>),
+        excess_bytes: u64,
+        left: &mut usize,
+    ) -> u64 {
+        clients.sort_unstable_by_key(|one| std::cmp::Reverse(one.bytes));
+        let light = clients.partition_point(|one| one.bytes > LIGHT_BYTES as u64);
+        let light = clients.split_off(light);
+        let mut ended = Ended::default();
+        self.end_connections(net, clients, (excess_bytes, left), &mut ended);
+        if ended.bytes < excess_bytes && *left > 0 {
+            let sessions = if self.memory.is_for_sessions() {
+                self.broker.lasting_sessions(principal)
+            } else {
+                Vec::new()
+            };
+            let of_sessions: u64 = sessions.iter().map(|one| one.bytes).sum();
+            let of_connections: u64 = light.iter().map(|one| one.bytes).sum();
+            if of_sessions > of_connections {
+                self.end_sessions(net, sessions, (excess_bytes, left), &mut ended);
+                self.end_connections(net, light, (excess_bytes, left), &mut ended);
+            } else {
+                self.end_connections(net, light, (excess_bytes, left), &mut ended);
+                self.end_sessions(net, sessions, (excess_bytes, left), &mut ended);
+            }
+        }
+        if ended.connections + ended.sessions > 0 {
+            tracing::warn!(
+                principal = self.memory.principals().describe(principal),
+                connections = ended.connections,
+                sessions = ended.sessions,
+                bytes = ended.bytes,
+                "memory is short: clients of who holds most are ended"
+            );
+        }
+        ended.bytes
+    }
+
+    /// Ends connections until so many bytes come back, `left` of them at most.
+    fn end_connections(
+        &mut self,
+        net: &mut dyn Network,
+        clients: Vec<Weighed>,
+        (excess_bytes, left): (u64, &mut usize),
+        ended: &mut Ended,
+    ) {
+        let mut doors = self.doors(net);
+        for Weighed {
+            bytes, connection, ..
+        } in clients
+        {
+            if ended.bytes >= excess_bytes || *left == 0 {
+                return;
+            }
+            *left -= 1;
+            ended.bytes += bytes;
+            ended.connections += 1;
             match doors.of_connection(connection) {
                 Protocol::Mqtt => doors.mqtt.shed(&mut doors.cx, connection),
                 Protocol::Amqp => doors.amqp.shed(&mut doors.cx, connection),
@@ -140,4 +305,35 @@ impl Shard {
             }
         }
     }
+
+    /// Ends sessions that outlive their connections until so many bytes come back, `left` of them at most.
+    fn end_sessions(
+        &mut self,
+        net: &dyn Network,
+        mut sessions: Vec<LastingSession>,
+        (excess_bytes, left): (u64, &mut usize),
+        ended: &mut Ended,
+    ) {
+        sessions.sort_unstable_by(|one, other| other.cmp(one));
+        for session in sessions {
+            let is_enough = ended.bytes >= excess_bytes || !self.memory.is_for_sessions();
+            if is_enough || *left == 0 {
+                return;
+            }
+            if let Some(name) = self.broker.end_lasting(net.now_ms(), session) {
+                *left -= 1;
+                ended.bytes += session.bytes;
+                ended.sessions += 1;
+                tracing::debug!(client = &*name, "memory is short: its session is ended");
+            }
+        }
+    }
+}
+
+/// What was ended because memory is short.
+#[derive(Debug, Default)]
+struct Ended {
+    connections: usize,
+    sessions: usize,
+    bytes: u64,
 }

@@ -120,7 +120,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let was_empty = args.source.config.as_deref().is_some_and(is_empty);
     start_log(&configuration);
     #[cfg(all(unix, any(target_env = "gnu", target_arch = "x86_64")))]
-    sterna_server::give_back_with(crate::allocator::give_back);
+    {
+        sterna_server::give_back_with(crate::allocator::give_back);
+        sterna_server::keep_one_heap();
+    }
     let mut configuration = configuration;
     let mut begun = None;
     loop {

@@ -231,6 +231,10 @@ impl Api {
                 Kind::StoreFull,
                 "the store is nearly full, and the session holds most of it",
             ),
+            EvictReason::MemoryShort => (
+                Kind::MemoryShort,
+                "memory is short, and the session holds most of it",
+            ),
             EvictReason::TooLarge | EvictReason::SelectorTooDear => (
                 Kind::TooManySubscriptions,
                 "the cluster does not keep so much of one session",

@@ -131,7 +131,7 @@ impl Api {
             on_demand: false,
             selector: None,
         };
-        let (opened, token) = cx.appended(|cx| cx.open(open));
+        let (opened, token) = cx.appended(|cx| cx.open(peer.connection, open));
         if opened.is_err() {
             self.consumers.remove(&consumer);
         }
@@ -259,7 +259,7 @@ impl Api {
         };
         cx.broker.close(cx.now_ms, subscription.session, ended);
         (opening.plan.session, opening.plan.after) = (None, None);
-        let user = opening.identity.user();
+        let (user, connection) = (opening.identity.user(), peer.connection);
         let name = new_name().ok_or_else(|| Trouble::new(Kind::Busy, "no randomness"));
         let (opened, token) = cx.appended(|cx| {
             let name = name?;
@@ -273,7 +273,7 @@ impl Api {
                 on_demand: false,
                 selector: None,
             };
-            let opened = cx.open(open).map_err(not_opened)?;
+            let opened = cx.open(connection, open).map_err(not_opened)?;
             Ok((name, opened))
         });
         opening.token = opening.token.max(token);

@@ -138,6 +138,20 @@ impl Peer {
         self.credentials.name()
     }
 
+    /// Whether the connection is not to be read because memory is short; see [`Sips::holds_back`].
+    pub(crate) fn holds_back(&mut self, cx: &Context<'_>, partial_bytes: usize) -> bool {
+        let Self {
+            sips,
+            credentials,
+            connection,
+            ..
+        } = self;
+        sips.holds_back(cx, partial_bytes, || {
+            let address = cx.net.info(*connection).map(|info| info.peer.ip());
+            (credentials.name(), address)
+        })
+    }
+
     /// The users who have something open on the connection.
     pub(super) fn owners(&self) -> impl Iterator<Item = &Identity> {
         (self.transports.iter().map(|transport| &transport.identity))

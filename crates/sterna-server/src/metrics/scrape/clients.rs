@@ -84,6 +84,7 @@ impl Scrape {
             ("retained_messages", limits.retained_messages as u64),
             ("retained_bytes", limits.retained_bytes as u64),
             ("will_bytes", limits.will_bytes as u64),
+            ("principals", limits.principals as u64),
             ("cluster_log_bytes", self.sources.cluster_log_bytes()),
         ];
         page.gauges(
@@ -98,6 +99,7 @@ impl Scrape {
             ("sessions", self.directory.sessions() as u64),
             ("message_bytes", self.directory.message_bytes()),
             ("will_bytes", self.directory.will_bytes() as u64),
+            ("principals", self.directory.principals().len() as u64),
         ];
         page.gauges(
             "sterna_used",

@@ -1,0 +1,167 @@
+//! Who holds most of a short memory gets no more, and is ended first.
+
+use sterna_mqtt::packet::{Connect, SubscribeOptions, Will};
+use sterna_mqtt::{Packet, PublishProperties, QoS};
+use sterna_server::Stage;
+use sterna_server::config::MemoryCeiling;
+
+use super::store::Held;
+use super::{V5, come_back, config, is_paused, kept, partial_publish, plain, resident};
+use crate::fixture::{Broker, Peer};
+
+const ATTACKER: [u8; 4] = [10, 0, 0, 1];
+const HONEST: [u8; 4] = [10, 0, 0, 2];
+
+fn subscribes(broker: &mut Broker, peer: Peer, filter: &str) -> String {
+    broker.take(peer);
+    let options = SubscribeOptions::new(QoS::AtLeastOnce);
+    broker.subscribe_with(peer, V5, filter, options, &[]);
+    broker.told(peer, V5).pop().expect("an answer")
+}
+
+/// Connects with a will of so many bytes.
+fn with_will(broker: &mut Broker, name: &str, bytes: usize) -> (Peer, String) {
+    let will = vec![b'w'; bytes];
+    let connect = Connect {
+        will: Some(Will {
+            topic: "will",
+            payload: &will,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            properties: PublishProperties::EMPTY,
+        }),
+        ..plain(V5, name)
+    };
+    let peer = broker.open();
+    broker.packet(peer, V5, &Packet::Connect(connect));
+    let told = broker.told(peer, V5).remove(0);
+    (peer, told)
+}
+
+#[test]
+fn the_heaviest_address_cannot_grow_and_all_others_go_on() {
+    let mut broker = Broker::with(&config(), 1);
+    broker.come_from(ATTACKER);
+    let heavy: Vec<Peer> = (0..3)
+        .map(|n| with_will(&mut broker, &format!("will-{n}"), 50_000 + n).0)
+        .collect();
+    let attacker = broker.client(V5, "attacker");
+    broker.come_from(HONEST);
+    let honest = broker.client(V5, "honest");
+    broker.subscribe(honest, V5, "t", QoS::AtLeastOnce);
+    resident(&mut broker, 71, Stage::PausePublishers);
+    for (peer, pauses) in [(attacker, true), (honest, false)] {
+        broker.publish(peer, V5, "t", "1", QoS::AtLeastOnce);
+        assert_eq!(is_paused(&broker, peer), pauses);
+    }
+    resident(&mut broker, 81, Stage::MoveToLog);
+    let refused = "0x97";
+    assert!(subscribes(&mut broker, attacker, "a").contains(refused));
+    assert!(!subscribes(&mut broker, honest, "a").contains(refused));
+    for (address, name, enters) in [(ATTACKER, "x", false), (HONEST, "y", true)] {
+        broker.come_from(address);
+        let (_, told) = with_will(&mut broker, name, 100);
+        assert_eq!(told.starts_with("CONNACK Success"), enters, "{told}");
+    }
+    resident(&mut broker, 91, Stage::Drop);
+    // The fixture's memory does not become less, so all of the attacker's clients go in the end, the heaviest first.
+    assert!(broker.is_closed(heavy[2]) && !broker.is_closed(honest));
+    resident(&mut broker, 10, Stage::Normal);
+    broker.come_from(ATTACKER);
+    broker.client(V5, "again");
+}
+
+#[test]
+fn many_with_a_little_are_heavy_together() {
+    let mut config = config();
+    config.broker.memory_ceiling = MemoryCeiling::Bytes(8 << 20);
+    let mut broker = Broker::with(&config, 1);
+    broker.come_from(HONEST);
+    let honest = broker.client(V5, "honest");
+    broker.come_from(ATTACKER);
+    // Each is just below what counts as a little.
+    for n in 0..800 {
+        let peer = broker.client(V5, &format!("partial-{n}"));
+        broker.send(peer, &partial_publish()[..16_000]);
+        if n % 10 == 0 {
+            broker.advance(100);
+        }
+        assert!(broker.memory.stage() < Stage::RefuseNewcomers, "{n}");
+        if broker.memory.stage() >= Stage::MoveToLog {
+            break;
+        }
+    }
+    assert!(broker.memory.stage() >= Stage::MoveToLog);
+    let late = broker.open();
+    broker.packet(late, V5, &Packet::Connect(plain(V5, "late")));
+    assert!(broker.told(late, V5)[0].starts_with("CONNACK Quota exceeded"));
+    assert!(!broker.is_closed(honest));
+    broker.publish(honest, V5, "t", "1", QoS::AtLeastOnce);
+    assert!(!is_paused(&broker, honest));
+    broker.come_from(HONEST);
+    broker.client(V5, "newcomer");
+}
+
+/// A session that is away belongs to its address also after a restart, and its end is the last resort.
+#[test]
+fn sessions_that_are_away_count_and_the_heaviest_end_last() {
+    let mut config = config();
+    let ceiling_bytes = 2 << 20;
+    config.broker.memory_ceiling = MemoryCeiling::Bytes(ceiling_bytes);
+    let store = Held::new();
+    let mut broker = store.broker(&config, 1);
+    let long = "x".repeat(800);
+    let fill = |broker: &mut Broker, address: [u8; 4], name: &str, filters: usize| {
+        broker.come_from(address);
+        let peer = kept(broker, name);
+        for number in 0..filters {
+            broker.subscribe(peer, V5, &format!("{number}/{long}"), QoS::AtLeastOnce);
+        }
+        broker.cut(peer);
+    };
+    fill(&mut broker, HONEST, "honest", 10);
+    for n in 0..4 {
+        fill(&mut broker, ATTACKER, &format!("attacker-{n}"), 100 + n);
+    }
+    fill(&mut broker, ATTACKER, "light", 1);
+    let names = |broker: &Broker| {
+        let (sessions, _) = broker.sessions(0);
+        let mut names: Vec<String> = (sessions.iter())
+            .map(|session| session.client_id.to_string())
+            .collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(names(&broker).len(), 6);
+    let mut broker = store.broker(&config, 1);
+    assert_eq!(names(&broker).len(), 6, "after a restart");
+    broker.come_from(HONEST);
+    let here = broker.client(V5, "here");
+    broker.resident(ceiling_bytes / 100 * 91);
+    let left = names(&broker);
+    assert!(!left.contains(&"attacker-3".to_owned()), "{left:?}");
+    for kept in ["honest", "light", "here"] {
+        assert!(left.contains(&kept.to_owned()), "{left:?}");
+    }
+    assert!(!broker.is_closed(here));
+    broker.resident(0);
+    let peer = come_back(&mut broker, "honest");
+    let told = broker.told(peer, V5);
+    assert_eq!(told[0], "CONNACK Success present");
+}
+
+/// Else messages that were acknowledged would go for nothing.
+#[test]
+fn no_session_ends_where_all_sessions_take_little() {
+    let store = Held::new();
+    let mut broker = store.broker(&config(), 1);
+    let away = kept(&mut broker, "away");
+    broker.subscribe(away, V5, "t", QoS::AtLeastOnce);
+    broker.cut(away);
+    resident(&mut broker, 71, Stage::PausePublishers);
+    broker.advance(60_000);
+    resident(&mut broker, 96, Stage::RefuseNewcomers);
+    broker.advance(10_000);
+    resident(&mut broker, 10, Stage::Normal);
+    assert_eq!(broker.sessions(0).0.len(), 1);
+}
