@@ -622,3 +622,42 @@ fn the_sessions_of_users_who_were_removed_meanwhile_wait_for_them() {
         assert_eq!(told, expected, "{shards} shards");
     }
 }
+
+/// By which listener a client came is not known after a restart, until it comes back. Nothing is delivered before.
+#[test]
+fn who_comes_back_by_another_listener_gets_what_that_one_allows() {
+    let text = "[authorization]\ndefault_allow = false\n\
+                [[listener]]\nurl = 'mqtt://localhost:1'\nname = 'front'\n\
+                [[listener]]\nurl = 'mqtt://localhost:2'\nname = 'back'\n\
+                [[authorization.rule]]\nlisteners = ['front']\ntopics = ['#']\n\
+                [[authorization.rule]]\nlisteners = ['back']\ntopics = ['web/#']\n";
+    let told = sterna_server::config::parse("x", text).expect("a configuration");
+    let config = Config {
+        listeners: told.listeners,
+        authorization: told.authorization,
+        ..config()
+    };
+    let store = Held::new();
+    let mut broker = store.broker(&config, 1);
+    let (peer, _) = connect(&mut broker, "roams", None);
+    for topic in ["valve", "web/a"] {
+        broker.subscribe(peer, V5, topic, QoS::AtLeastOnce);
+    }
+    broker.cut(peer);
+    let (speaker, _) = connect(&mut broker, "speaker", None);
+    broker.publish(speaker, V5, "valve", "before", QoS::AtLeastOnce);
+    drop(broker);
+    let mut broker = store.broker(&config, 1);
+    let (speaker, _) = connect(&mut broker, "speaker", None);
+    broker.publish(speaker, V5, "valve", "after", QoS::AtLeastOnce);
+    broker.publish(speaker, V5, "web/a", "page", QoS::AtLeastOnce);
+    broker.listener = 1;
+    let (peer, mut told) = connect(&mut broker, "roams", None);
+    told.extend(broker.told(peer, V5));
+    assert_eq!(told[0], "CONNACK Success present");
+    assert!(
+        told.iter().any(|one| one.contains("web/a=page")),
+        "{told:?}"
+    );
+    assert!(!told.iter().any(|one| one.contains("valve")), "{told:?}");
+}
