@@ -141,12 +141,12 @@ impl Work {
 
     pub(crate) fn postpone_lookup(&mut self, slot: u32, generation: u32, lookup: Lookup) {
         let mut known = self.lookups.iter_mut();
-        match known.find(|(of, by, _)| (*of, *by) == (slot, generation)) {
-            Some((.., lookups)) => lookups.push_back(lookup),
-            None => {
-                let lookups = VecDeque::from([lookup]);
-                self.lookups.push_back((slot, generation, lookups));
-            }
+        let known = known.find(|(of, by, _)| (*of, *by) == (slot, generation));
+        if let Some((.., lookups)) = known {
+            lookups.push_back(lookup);
+        } else {
+            let lookups = VecDeque::from([lookup]);
+            self.lookups.push_back((slot, generation, lookups));
         }
     }
 

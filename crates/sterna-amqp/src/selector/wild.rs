@@ -73,7 +73,7 @@ impl Wild {
         let mut rest = text.chars();
         let fits = (0..self.characters.len())
             .all(|place| rest.next().is_some_and(|c| self.fits(place, c)));
-        fits.then(|| rest.as_str())
+        fits.then_some(rest.as_str())
     }
 
     /// Whether a text ends with this.

@@ -140,15 +140,13 @@ impl<P: DoorState> Broker<P> {
                 self.attend_group(slot, group, 0);
             }
         } else if wanted {
-            retained = self.append_retained(
-                now_ms,
-                slot,
-                &text,
-                &parsed,
+            let lookup = Lookup {
+                filter: Arc::clone(&text),
                 length,
-                options,
-                context.as_ref(),
-            );
+                options: (options.qos, options.no_local),
+                context,
+            };
+            retained = self.append_retained(now_ms, slot, lookup, parsed.wild);
         }
         self.finish(now_ms);
         Ok(Subscribed {
@@ -281,28 +279,13 @@ impl<P: DoorState> Broker<P> {
 
     /// Appends the retained messages that a new subscription matches, and that no publisher will
     /// send it because it was set before.
-    fn append_retained(
-        &mut self,
-        now_ms: u64,
-        slot: u32,
-        text: &Arc<str>,
-        filter: &Filter<'_>,
-        length: u64,
-        options: SubscribeOptions,
-        context: Option<&Arc<Context>>,
-    ) -> usize {
-        let lookup = Lookup {
-            filter: Arc::clone(text),
-            length,
-            options: (options.qos, options.no_local),
-            context: context.cloned(),
-        };
-        if filter.wild && self.queues.work.is_spent() {
+    fn append_retained(&mut self, now_ms: u64, slot: u32, lookup: Lookup, is_wild: bool) -> usize {
+        if is_wild && self.queues.work.is_spent() {
             let generation = self.queues.sessions[slot].generation;
             self.queues.work.postpone_lookup(slot, generation, lookup);
             return 0;
         }
-        self.look_up(now_ms, slot, &lookup, filter.wild)
+        self.look_up(now_ms, slot, &lookup, is_wild)
     }
 
     /// Appends the retained messages that are looked up to a session's queue. Returns their number.
