@@ -211,7 +211,7 @@ impl Server {
             (&store, &cluster, &sources),
             ceiling_bytes,
         )?;
-        let watch = watch(&memory, bound[0].courier())?;
+        let teller = bound[0].courier();
         cluster.start(bound[0].courier(), bound[0].clock(), report.clone())?;
         let shared = Shared {
             in_force: Arc::clone(&in_force),
@@ -219,6 +219,7 @@ impl Server {
             store: Arc::clone(&store),
         };
         let threads = start_shards(bound, of_shards, &shared)?;
+        let watch = watch(&memory, teller)?;
         let live = Arc::new(Live {
             ports,
             certificates,
