@@ -213,21 +213,18 @@ impl Server {
             (&store, &cluster, &sources),
             ceiling_bytes,
         )?;
+        let teller = bound[0].courier();
         cluster.start(bound[0].courier(), bound[0].clock(), report.clone())?;
         let report = Arc::new(report);
         let of_threads = Arc::downgrade(&report);
         store.report_to(Weak::clone(&of_threads));
-        let watch = watch(
-            &memory,
-            bound[0].courier(),
-            Needed::new("memory", &of_threads),
-        )?;
         let shared = Shared {
             in_force: Arc::clone(&in_force),
             report,
             store: Arc::clone(&store),
         };
         let threads = start_shards(bound, of_shards, &shared)?;
+        let watch = watch(&memory, teller, Needed::new("memory", &of_threads))?;
         let live = Arc::new(Live {
             ports,
             certificates,

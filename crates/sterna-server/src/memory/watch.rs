@@ -34,6 +34,8 @@ impl Watch {
     ) -> std::io::Result<Self> {
         let (stop, stopped) = channel::<()>();
         let memory: Weak<Memory> = Arc::downgrade(memory);
+        // Sessions of before are restored: what that needed for a moment makes memory short for nobody.
+        allocator::give_back(Unused::All);
         let thread = std::thread::Builder::new()
             .name("memory".to_owned())
             .spawn(move || {
