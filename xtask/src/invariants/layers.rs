@@ -12,8 +12,8 @@ const FOLDER: &str = "crates/sterna-server/src/";
 const LAYERS: &[&str] = &[
     "config",
     "authorization",
-    "identity",
     "repeats",
+    "identity",
     "pace",
     "holding",
     "seats",
