@@ -1,6 +1,7 @@
 //! What the fuzz targets do with the bytes that they are given. A target proper (`fuzz/targets`) is one line. The test
 //! plays the seeds of all targets (`fuzz/corpus`), without libFuzzer and its build.
 
+pub mod client_hello;
 pub mod cluster;
 pub mod configuration;
 pub mod http_client;

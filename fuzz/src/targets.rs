@@ -26,6 +26,8 @@ targets! {
     amqp_selector(bytes) crate::amqp::selector(bytes);
     /// Values of AMQP from any bytes: what is decoded can be walked and encoded.
     amqp_types(bytes) crate::amqp::types(bytes);
+    /// The first bytes of a client of TLS.
+    client_hello(bytes) crate::client_hello::first_record(bytes);
     /// Batches of messages from other nodes.
     cluster_batches(bytes) crate::cluster::batch(bytes);
     /// Configuration files and variables.

@@ -23,12 +23,12 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, KeyLogFile, OtherError, RootCertStore,
     SignatureScheme,
 };
-use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{
     CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
 };
 use sha2::{Digest as _, Sha256};
 use sterna_quic::KeyShare;
+use sterna_tls::Owner;
 
 /// Most certificates that are read from one file or folder of authorities.
 const MAX_AUTHORITIES: usize = 4_096;
@@ -337,11 +337,7 @@ impl Material {
         } else if tls.ca_file.is_some() || tls.ca_path.is_some() {
             let mut authorities = Vec::new();
             if let Some(path) = &tls.ca_file {
-                let found = certificates(path)?;
-                if found.is_empty() {
-                    return Err(file_error(path, "holds no certificate in PEM form"));
-                }
-                authorities.extend(found);
+                authorities.extend(certificates(path)?);
             }
             if let Some(path) = &tls.ca_path {
                 authorities.extend(certificates_in(path)?);
@@ -358,9 +354,6 @@ impl Material {
         let identity = match (&tls.certificate, &tls.key) {
             (Some(certificate), Some(key)) => {
                 let chain = certificates(certificate)?;
-                if chain.is_empty() {
-                    return Err(file_error(certificate, "holds no certificate in PEM form"));
-                }
                 Some(Identity::Certificate(chain, private_key(key)?))
             }
             (None, Some(key)) => Some(Identity::Key(private_key(key)?)),
@@ -438,17 +431,16 @@ impl Material {
             // Named `dangerous` for the two verifiers above that look at less than webpki does.
             .dangerous()
             .with_custom_certificate_verifier(verifier);
-        let unusable = |error: rustls::Error| {
-            TlsError::Settings(format!("the client's identity is not usable: {error}"))
-        };
+        let unusable =
+            |why: String| TlsError::Settings(format!("the client's identity is not usable: {why}"));
         let mut config = match &self.identity {
             Some(Identity::Certificate(chain, key)) => builder
                 .with_client_auth_cert(chain.clone(), key.clone_key())
-                .map_err(unusable)?,
+                .map_err(|_| unusable(sterna_tls::unusable(chain, key)))?,
             Some(Identity::Key(key)) => {
                 let key = key_provider
                     .load_private_key(key.clone_key())
-                    .map_err(unusable)?;
+                    .map_err(|_| unusable(sterna_tls::unusable_key(key)))?;
                 let public = key.public_key().ok_or_else(|| {
                     TlsError::Settings("the client's key has no public half".to_owned())
                 })?;
@@ -513,13 +505,31 @@ pub(crate) fn is_untrusted(text: &str) -> bool {
     text.contains("invalid peer certificate") || text.contains(AnotherFingerprint::TEXT)
 }
 
+/// The fault of the server's certificate in words, where the error has it in the library's form.
+fn in_words(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let inner = error.downcast_ref::<std::io::Error>()?.get_ref()?;
+    match inner.downcast_ref::<rustls::Error>()? {
+        // Our own verifier's.
+        rustls::Error::InvalidCertificate(CertificateError::Other(_)) if is_pin(inner) => None,
+        rustls::Error::InvalidCertificate(why) => {
+            let why = sterna_tls::refused(Owner::Server, why);
+            Some(format!("invalid peer certificate: {why}"))
+        }
+        _ => None,
+    }
+}
+
+fn is_pin(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
+    error.to_string().contains(AnotherFingerprint::TEXT)
+}
+
 /// A TLS failure with what to do about it, where that can be known. `names_authorities` says whether the settings
 /// have authorities of their own.
 pub(crate) fn explain(
     error: &(dyn std::error::Error + 'static),
     names_authorities: bool,
 ) -> String {
-    let text = error.to_string();
+    let text = in_words(error).unwrap_or_else(|| error.to_string());
     if let Some((_, seen)) = text.split_once(AnotherFingerprint::TEXT) {
         let digits = seen.chars().take_while(char::is_ascii_hexdigit);
         let seen: String = digits.collect();
@@ -531,6 +541,11 @@ pub(crate) fn explain(
          with --fingerprint)"
     } else if is_unknown {
         " (no trusted authority signed it: name its authority with --cafile, or pin it with --fingerprint)"
+    } else if text.contains("UnsupportedCertVersion") {
+        " (the server's certificate is X.509 version 1: its operator has to make another one, of version 3 with names)"
+    } else if text.contains("CaUsedAsEndEntity") {
+        " (the server shows the certificate of an authority: its operator has to make another one; or pin it with \
+         --fingerprint)"
     } else if text.contains("NoApplicationProtocol") || text.contains("error 120") {
         " (the server does not serve this protocol on this port)"
     } else if text.contains("InvalidContentType") {
@@ -628,18 +643,12 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|_| {
-        file_error(
-            path,
-            "holds no private key in PEM form (encrypted ones are not read)",
-        )
-    })
+    sterna_tls::private_key(&read(path)?).map_err(|why| file_error(path, why))
 }
 
+/// The certificates of a file, at least one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    CertificateDer::pem_slice_iter(&read(path)?)
-        .collect::<Result<_, _>>()
-        .map_err(|error| file_error(path, format_args!("is not valid PEM: {error}")))
+    sterna_tls::certificates(&read(path)?).map_err(|why| file_error(path, why))
 }
 
 /// The certificates of a folder's files. Files that are not PEM are passed over, as OpenSSL does.

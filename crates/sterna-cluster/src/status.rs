@@ -2,11 +2,15 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use crate::clocks::Verdict;
 use crate::conditions::Conditions;
 use crate::engine::refusals::Refusals;
 use crate::rights::Rights;
+
+/// Time between two lines about messages that the client of NATS drops.
+const DROPPED_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A number that one thread changes and any thread reads.
 #[derive(Debug, Default)]
@@ -46,6 +50,8 @@ pub struct Status {
     pub(crate) is_draining: AtomicBool,
     pub(crate) is_clock_wrong: AtomicBool,
     clocks: Mutex<Verdict>,
+    /// When the log was told of messages that the client of NATS drops, and how many it dropped since.
+    dropped_fast: Mutex<(Option<Instant>, u64)>,
     pub(crate) refusals: Refusals,
     /// The rights of this node in NATS.
     pub(crate) rights: Rights,
@@ -205,6 +211,19 @@ impl Status {
         self.connects.add(1);
         self.is_connected.store(true, Ordering::Release);
         self.connects.get()
+    }
+
+    /// The client of NATS drops a message that nobody takes. How many it dropped since the last line of the log, where that
+    /// gets another one now.
+    pub(crate) fn dropped_fast(&self) -> Option<u64> {
+        let mut told = (self.dropped_fast.lock()).unwrap_or_else(PoisonError::into_inner);
+        let (at, untold) = &mut *told;
+        *untold += 1;
+        let is_due = at.is_none_or(|at| at.elapsed() >= DROPPED_INTERVAL);
+        is_due.then(|| {
+            *at = Some(Instant::now());
+            std::mem::take(untold)
+        })
     }
 
     /// The connection is lost. Whether there was one.

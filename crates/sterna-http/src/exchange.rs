@@ -95,6 +95,32 @@ impl Head {
     }
 }
 
+/// Fields that a request has at most once, and the fault of one that comes twice. The application looks after its own.
+const ONCE: [(&str, &str); 11] = [
+    ("host", "a request has one field host"),
+    ("authorization", "more than one field authorization"),
+    ("content-type", "more than one field content-type"),
+    ("content-length", "more than one field content-length"),
+    ("transfer-encoding", "more than one field transfer-encoding"),
+    ("idempotency-key", "more than one field idempotency-key"),
+    ("last-event-id", "more than one field last-event-id"),
+    ("origin", "more than one field origin"),
+    ("sec-fetch-site", "more than one field sec-fetch-site"),
+    (
+        "access-control-request-method",
+        "more than one field access-control-request-method",
+    ),
+    ("expect", "more than one field expect"),
+];
+
+/// The fault of a field that may come once and comes twice (RFC 9110, section 5.3). One reader would look at
+/// the first, another at the last, and they would not see the same. `count` says how often a field is there.
+pub(crate) fn repeated_field(count: impl Fn(&'static str) -> usize) -> Option<&'static str> {
+    let mut fields = ONCE.iter();
+    let found = fields.find(|(name, _)| count(name) > 1);
+    found.map(|(_, fault)| *fault)
+}
+
 /// Reason for which the carrier turns a request away before it is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {

@@ -20,6 +20,9 @@ pub struct Limits {
     /// Maximum number of requests that clients give up before they are answered, within ten seconds.
     /// One more ends the connection.
     pub max_resets: u32,
+    /// Maximum number of PING frames within ten seconds, and as many SETTINGS, PRIORITY, and frames of unknown kinds. One
+    /// more ends the connection. HTTP/2 only.
+    pub max_control_frames: u32,
     /// Maximum number of open WebTransport sessions; 0 turns WebTransport off. HTTP/3 only.
     pub max_sessions: u32,
     /// Maximum number of open streams that the client has opened in a WebTransport session.

@@ -23,6 +23,7 @@ fn settings() -> Settings {
         max_assembling_bytes: 200,
         max_requests: 10,
         max_resets: 10,
+        max_control_frames: 100,
         max_sessions: 1,
         max_session_streams: 1,
         connect_timeout_ms: CONNECT_TIMEOUT_MS,
@@ -373,4 +374,107 @@ fn a_connection_without_a_request_is_closed_when_its_time_is_over() {
         assert!(world.sim.closed(world.client).is_some(), "{version:?}");
         assert!(world.told().is_empty(), "{version:?}");
     }
+}
+
+/// What means two things is not guessed at: the application hears that the request is malformed.
+#[test]
+fn a_request_that_means_two_things_is_malformed() {
+    for request in [
+        "GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET http://a/b#c HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a b\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a/b\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nContent-Type: a/b\r\nContent-Type: a/c\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nLast-Event-ID: a:1\r\nLast-Event-ID: a:2\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ] {
+        let mut world = World::new(Version::Http1);
+        let answer = String::from_utf8(world.exchange(request.as_bytes())).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{request}: {answer}");
+        assert!(
+            world.told()[0].starts_with("Malformed("),
+            "{request}: {:?}",
+            world.told()
+        );
+    }
+}
+
+/// Also where requests follow each other, and where their heads come in pieces.
+#[test]
+fn only_the_request_with_a_fragment_is_malformed() {
+    let good = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 21\r\n\r\nGET /b#c HTTP/1.1\r\n\r\n";
+    let chunks =
+        "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n#\r\n0\r\n\r\n";
+    let bad = "GET /b#c HTTP/1.1\r\nHost: a\r\n\r\n";
+    for size in [1, 7, 1000] {
+        let mut world = World::new(Version::Http1);
+        for request in [&*[good, bad].concat(), chunks, bad, good] {
+            for part in request.as_bytes().chunks(size) {
+                world.sim.send(world.client, StreamId::FIRST, part);
+                world.sim.run_for(20);
+            }
+            world.sim.run_for(200);
+        }
+        let told: Vec<bool> = (world.told().iter())
+            .map(|said| said.starts_with("Malformed("))
+            .collect();
+        assert_eq!(
+            told,
+            [false, true, false, true, false],
+            "{size}: {:?}",
+            world.told()
+        );
+    }
+}
+
+/// PING and SETTINGS are answered by the library, which counts them not.
+#[test]
+fn a_flood_of_frames_that_say_nothing_ends_the_connection() {
+    let frame = |kind: u8, payload: &[u8]| {
+        let mut frame = vec![0, 0, payload.len() as u8, kind, 0, 0, 0, 0, 0];
+        frame.extend_from_slice(payload);
+        frame
+    };
+    for (kind, payload) in [
+        (6, &[0; 8][..]),
+        (4, &[]),
+        (2, &[0, 0, 0, 0, 1]),
+        (0x55, &[]),
+    ] {
+        let stream = u8::from(kind == 2);
+        let mut one = frame(kind, payload);
+        one[8] = stream;
+        let mut world = World::new(Version::Http2);
+        let start = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(4, &[])].concat();
+        world.exchange(&start);
+        world.exchange(&one.repeat(90));
+        assert_eq!(world.sim.closed(world.client), None, "{kind}");
+        let answer = world.exchange(&one.repeat(40));
+        assert!(world.sim.closed(world.client).is_some(), "{kind}");
+        assert_eq!(world.told(), ["turned away: ENHANCE_YOUR_CALM"], "{kind}");
+        let goodbye = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11];
+        assert!(answer.ends_with(&goodbye), "{kind}: {answer:?}");
+        // In time they come back: ten in a second.
+        let mut world = World::new(Version::Http2);
+        world.exchange(&start);
+        for _ in 0..3 {
+            world.exchange(&one.repeat(40));
+        }
+        assert_eq!(world.sim.closed(world.client), None, "{kind}");
+    }
+}
+
+/// A content that comes behind its head is no beginning of the next one: its client may be silent for a while.
+#[test]
+fn the_end_of_a_content_begins_no_head() {
+    let mut world = World::new(Version::Http1);
+    world.exchange(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nx");
+    let answer = world.exchange(b"y");
+    assert!(answer.starts_with(b"HTTP/1.1 200 "));
+    world.sim.run_for(30_000);
+    assert_eq!(world.sim.closed(world.client), None);
+    let answer = world.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(answer.starts_with(b"HTTP/1.1 200 "), "{answer:?}");
 }

@@ -18,7 +18,7 @@ use crate::peers::Peers;
 use crate::quic::{Driver, Placement, QuicConfig, shard_offset};
 use crate::shard::Shard;
 use crate::strays::Siblings;
-use crate::tls::TlsConfig;
+use crate::tls::{BySize, TlsConfig};
 use crate::tokens;
 use crate::udp::{self, UdpListener};
 use crate::{Handler, sockets};
@@ -34,7 +34,7 @@ pub(crate) struct Listener {
 #[derive(Clone, Debug)]
 pub(crate) struct ListenerKind {
     pub(crate) index: u16,
-    pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
+    pub(crate) tls: Option<Arc<BySize>>,
     pub(crate) websocket: Option<Arc<WebSocketConfig>>,
     /// Prefixes of the balancers: only these addresses may connect, for their clients.
     pub(crate) balancers: Option<Arc<[IpNet]>>,
@@ -171,7 +171,10 @@ impl Opening<'_> {
             }
         };
         let tls = match tls {
-            Some(tls) => Some(Arc::new(tls.for_tcp().map_err(io::Error::other)?)),
+            Some(tls) => {
+                let config = tls.for_tcp().map_err(io::Error::other)?;
+                Some(Arc::new(BySize::new(&config, tls.maximum_record_bytes)))
+            }
             None => None,
         };
         let shards = self.sockets.len();

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use crate::handshake::{FaultCounts, HandshakeFault};
 use crate::quic;
 
 /// The figures of one shard at one moment, all listeners together.
@@ -39,8 +40,8 @@ pub struct ListenerFigures {
     pub handshakes: u64,
     /// Number of handshakes that resumed a session.
     pub resumed: u64,
-    /// Handshakes and WebSocket upgrades that were not finished.
-    pub failed_handshakes: u64,
+    /// Handshakes and WebSocket upgrades that were not finished, by fault in the order of [`HandshakeFault::ALL`].
+    pub failed: FaultCounts,
     /// Connections now, those that are closing included.
     pub connections: u64,
     /// Bytes read from the sockets, without the headers of IP, UDP and TCP.
@@ -68,8 +69,6 @@ pub enum RefusedConnection {
     HalfOpen,
     /// Of the address are as many as [`crate::ShardConfig::half_open_per_address`].
     HalfOpenPerAddress,
-    /// TLS could not be set up.
-    Tls,
     /// The system did not let the shard register it.
     System,
     /// The handler refuses newcomers, see [`crate::Network::refuse_newcomers`].
@@ -82,13 +81,12 @@ pub enum RefusedConnection {
 
 impl RefusedConnection {
     /// All reasons.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 9] = [
         Self::Connections,
         Self::ConnectionsPerAddress,
         Self::ConnectionsPerListener,
         Self::HalfOpen,
         Self::HalfOpenPerAddress,
-        Self::Tls,
         Self::System,
         Self::Refused,
         Self::NotBalancer,
@@ -104,7 +102,6 @@ impl RefusedConnection {
             Self::ConnectionsPerListener => "connections_per_listener",
             Self::HalfOpen => "half_open",
             Self::HalfOpenPerAddress => "half_open_per_address",
-            Self::Tls => "tls",
             Self::System => "system",
             Self::Refused => "refused",
             Self::NotBalancer => "not_balancer",
@@ -149,7 +146,7 @@ pub(crate) struct ListenerCounters {
     refused: [Count; RefusedConnection::ALL.len()],
     pub(crate) handshakes: Count,
     pub(crate) resumed: Count,
-    pub(crate) failed_handshakes: Count,
+    failed: [Count; HandshakeFault::ALL.len()],
     pub(crate) connections: Count,
     pub(crate) received_bytes: Count,
     pub(crate) sent_bytes: Count,
@@ -162,6 +159,10 @@ pub(crate) struct ListenerCounters {
 impl ListenerCounters {
     pub(crate) fn refuse(&self, reason: RefusedConnection) {
         self.refused[reason as usize].add(1);
+    }
+
+    pub(crate) fn fail(&self, fault: HandshakeFault) {
+        self.failed[fault as usize].add(1);
     }
 
     pub(crate) fn set_quic(&self, counters: quic::Counters) {
@@ -178,7 +179,10 @@ impl ListenerCounters {
             refused: std::array::from_fn(|reason| self.refused[reason].get()),
             handshakes: of(&self.handshakes, |quic| quic.confirmed),
             resumed: of(&self.resumed, |quic| quic.resumed),
-            failed_handshakes: of(&self.failed_handshakes, |quic| quic.failed_handshakes),
+            failed: quic.map_or_else(
+                || std::array::from_fn(|fault| self.failed[fault].get()),
+                |quic| quic.failed,
+            ),
             connections: self.connections.get(),
             received_bytes: self.received_bytes.get(),
             sent_bytes: self.sent_bytes.get(),
@@ -229,7 +233,7 @@ impl ShardCounters {
             } else {
                 sum.accepted += figures.accepted;
                 sum.refused += figures.refused.iter().sum::<u64>();
-                sum.failed_handshakes += figures.failed_handshakes;
+                sum.failed_handshakes += figures.failed.iter().sum::<u64>();
                 sum.connections += figures.connections;
                 sum.received_bytes += figures.received_bytes;
                 sum.sent_bytes += figures.sent_bytes;
@@ -279,8 +283,7 @@ fn add(sum: &mut quic::Counters, other: &quic::Counters) {
         resumed,
         opened_early,
         early_refused,
-        failed_handshakes,
-        refused_protocols,
+        failed,
         retried,
         ignored,
         early_dropped,
@@ -294,8 +297,9 @@ fn add(sum: &mut quic::Counters, other: &quic::Counters) {
     sum.resumed += resumed;
     sum.opened_early += opened_early;
     sum.early_refused += early_refused;
-    sum.failed_handshakes += failed_handshakes;
-    sum.refused_protocols += refused_protocols;
+    for (sum, failed) in sum.failed.iter_mut().zip(failed) {
+        *sum += failed;
+    }
     sum.retried += retried;
     sum.ignored += ignored;
     sum.early_dropped += early_dropped;

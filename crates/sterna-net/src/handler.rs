@@ -10,6 +10,8 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use thin_vec::ThinVec;
 
+use crate::FailedHandshake;
+
 /// A transport connection of one shard.
 ///
 /// The generation tells a reused slot from its predecessor: calls with an outdated identifier do
@@ -102,23 +104,6 @@ pub struct ConnectionInfo {
     /// For a raw public key (RFC 7250) the one entry is that key (SubjectPublicKeyInfo). A resumed
     /// peer has the chain of the connection that received the ticket.
     pub peer_certificates: ThinVec<Box<[u8]>>,
-}
-
-/// A client whose certificate was refused. Its handshake failed, and it has no connection.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RefusedCertificate {
-    /// Index of the listener.
-    pub listener: u16,
-    /// The transport.
-    pub transport: TransportKind,
-    /// The application protocol of QUIC, where client and server have agreed on one before.
-    pub protocol: Box<[u8]>,
-    /// The client's address.
-    pub peer: SocketAddr,
-    /// Whether the client has shown none at all.
-    pub is_missing: bool,
-    /// The fault, in words.
-    pub detail: String,
 }
 
 /// End of one side of a stream by the peer.
@@ -418,9 +403,9 @@ pub trait Handler {
     /// carries early data.
     fn opened(&mut self, net: &mut dyn Network, connection: ConnectionId);
 
-    /// A client could not come in because of its certificate.
-    fn certificate_refused(&mut self, net: &mut dyn Network, refused: RefusedCertificate) {
-        let _ = (net, refused);
+    /// A handshake has failed: its client could not come in.
+    fn handshake_failed(&mut self, net: &mut dyn Network, failed: FailedHandshake) {
+        let _ = (net, failed);
     }
 
     /// Whether bytes of open connections may be read now. It is asked before each read. Where not, they stay with the kernel,

@@ -14,6 +14,7 @@ mod config;
 mod contain;
 mod counters;
 mod handler;
+mod handshake;
 mod mailbox;
 mod outbox;
 mod pages;
@@ -39,11 +40,11 @@ pub use contain::contain;
 pub use counters::{Count, ListenerFigures, RefusedConnection, ShardCounters, ShardFigures};
 pub use handler::{
     CHUNK_BYTES, Chunk, CloseReason, ConnectionId, ConnectionInfo, EarlyData, Handler, Network,
-    PathStatistics, RefusedCertificate, SHARE_BYTES, StreamEnd, StreamId, Trace, TraceSink,
-    TransportKind,
+    PathStatistics, SHARE_BYTES, StreamEnd, StreamId, Trace, TraceSink, TransportKind,
 };
+pub use handshake::{FailedHandshake, FaultCounts, HandshakeFault};
 pub use mailbox::{Courier, Gate, Mailbox};
-pub use pages::{Pages, SharedPages};
+pub use pages::{Pages, SharedPages, is_authority};
 pub use tls::{
     CertificateError, Certificates, ClientAuth, ClientAuthority, ClientKeys, Identity, RawKeys,
     TlsConfig, TlsVersions,

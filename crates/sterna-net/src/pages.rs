@@ -48,6 +48,21 @@ fn split_port(authority: &str) -> (&str, &str) {
     }
 }
 
+/// Whether a text can be the host and port of a request (RFC 9110, section 4.2.3): a name or an address, and digits.
+#[must_use]
+pub fn is_authority(text: &str) -> bool {
+    let (host, port) = split_port(text);
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
+    let is_host = match host.strip_prefix('[') {
+        Some(address) => {
+            let address = address.strip_suffix(']');
+            address.is_some_and(|address| address.bytes().all(|byte| is_name(byte) || byte == b':'))
+        }
+        None => host.bytes().all(is_name),
+    };
+    is_host && !host.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Whether an origin is the request's own, scheme aside: a proxy may have ended TLS.
 fn is_same(origin: &str, authority: &str) -> bool {
     let Some((scheme, of_page)) = origin.split_once("://") else {
@@ -130,6 +145,34 @@ mod tests {
         };
         let (origin, site) = (field("origin"), field("sec-fetch-site"));
         pages.admit(origin, site, "broker:8443").map_err(|_| ())
+    }
+
+    #[test]
+    fn what_is_no_host_is_none() {
+        for good in [
+            "a.example",
+            "a.example:8443",
+            "[::1]:1",
+            "10.0.0.1",
+            "a_b",
+            "a:",
+        ] {
+            assert!(is_authority(good), "{good}");
+        }
+        for bad in [
+            "",
+            "a b",
+            "a\tb",
+            "a:b",
+            "u@a.example",
+            "a/b",
+            "a#b",
+            "[::1",
+            ":80",
+            "\u{e4}",
+        ] {
+            assert!(!is_authority(bad), "{bad}");
+        }
     }
 
     #[test]

@@ -7,11 +7,11 @@
 use std::net::SocketAddr;
 
 use serde_json::json;
-use sterna_net::{ConnectionId, RefusedCertificate, TransportKind};
+use sterna_net::{ConnectionId, FailedHandshake, HandshakeFault, TransportKind};
 
 use crate::bans::Ban;
 use crate::config::Protocol;
-use crate::context::Context;
+use crate::context::{Context, is_outage};
 use crate::identity::{Identity, Refusal};
 use crate::metrics::{LoginFailure, Meters};
 use crate::repeats::RepeatLimits;
@@ -123,6 +123,8 @@ pub(crate) struct Login<'a> {
     meters: &'a Meters,
     peer: Option<SocketAddr>,
     transport: Option<TransportKind>,
+    /// The URL of the listener, where no connection says it.
+    listener: Option<&'a str>,
     protocol: Protocol,
     client: Option<&'a str>,
     user: Option<&'a str>,
@@ -138,6 +140,7 @@ impl<'a> Login<'a> {
             meters: cx.meters,
             peer: info.map(|info| info.peer),
             transport: info.map(|info| info.transport),
+            listener: None,
             protocol,
             client: None,
             user: None,
@@ -145,28 +148,28 @@ impl<'a> Login<'a> {
         }
     }
 
-    /// A client whose handshake has failed because of its certificate. `meters` are those of the shard, and `repeats` the
-    /// time, and how often lines may be alike.
+    /// A client whose handshake has failed because of its certificate, at the listener of this URL. `meters` are those of
+    /// the shard, and `repeats` the time, and how often lines may be alike.
     pub(crate) fn certificate_refused(
         (meters, repeats): (&Meters, (u64, RepeatLimits)),
-        protocol: Protocol,
-        refused: &RefusedCertificate,
+        (protocol, listener): (Protocol, &str),
+        failed: &FailedHandshake,
     ) {
         let login = Login {
             meters,
-            peer: Some(refused.peer),
-            transport: Some(refused.transport),
+            peer: Some(failed.peer),
+            transport: Some(failed.transport),
+            listener: Some(listener),
             protocol,
             client: None,
             user: None,
             repeats,
         };
-        let refusal = if refused.is_missing {
-            Refusal::NoCredentials
-        } else {
-            Refusal::Certificate
+        let refusal = match failed.fault {
+            HandshakeFault::NoClientCertificate => Refusal::NoCredentials,
+            _ => Refusal::Certificate,
         };
-        login.refused(LoginFailure::Claim(refusal), &refused.detail);
+        login.refused(LoginFailure::Claim(refusal), &failed.detail);
     }
 
     /// The same, with the client's own name; empty for none.
@@ -229,15 +232,23 @@ impl<'a> Login<'a> {
             Some(detail),
         );
         let (now_ms, limits) = self.repeats;
-        let address = self.peer.map(|peer| peer.ip());
-        let line = (self.protocol.name(), self.client, self.user, detail);
-        let Some(more) = self.meters.repeats.pass(now_ms, limits, address, line) else {
+        let repeats = &self.meters.repeats;
+        let passed = if is_outage(detail) {
+            // It strikes everybody, so one line is for all.
+            repeats.pass(now_ms, limits, None, (failure.name(), detail))
+        } else {
+            let address = self.peer.map(|peer| peer.ip());
+            let line = (self.protocol.name(), self.client, self.user, detail);
+            repeats.pass(now_ms, limits, address, line)
+        };
+        let Some(more) = passed else {
             return;
         };
         line!(
             WARN,
             protocol = self.protocol.name(),
             peer = self.peer.map(tracing::field::display),
+            listener = self.listener,
             client = self.client,
             user = self.user,
             reason = failure.name(),

@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -16,7 +17,7 @@ use rustls_pki_types::{CertificateDer, CertificateRevocationListDer};
 use sterna_net::{Certificates, Identity};
 use x509_parser::extensions::GeneralName;
 
-use crate::config::{AdditionalCertificate, Tls};
+use crate::config::Tls;
 use crate::data_directory::{DataDirectory, create_private};
 
 /// Days a development certificate is valid.
@@ -67,8 +68,7 @@ pub fn load(tls: &Tls) -> Result<Option<(Certificate, Identity)>, String> {
     let (Some(chain), Some(key)) = (&tls.certificate, &tls.key) else {
         return Ok(None);
     };
-    let identity = Identity::from_pem(&read(chain)?, &read(key)?)
-        .map_err(|e| format!("{} and {}: {e}", chain.display(), key.display()))?;
+    let identity = read_identity(chain, key)?;
     let certificate = Certificate {
         fingerprint: fingerprint(&identity.chain[0]),
         subject: subject(&identity.chain[0]),
@@ -140,14 +140,31 @@ pub fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Reads a certificate and its key.
+/// Reads a certificate with its chain, and its key.
 ///
 /// # Errors
 /// A sentence that names the file and its fault.
-pub(crate) fn read_pair(pair: &AdditionalCertificate) -> Result<Identity, String> {
-    let (chain, key) = (&pair.certificate, &pair.key);
-    Identity::from_pem(&read(chain)?, &read(key)?)
-        .map_err(|e| format!("{} and {}: {e}", chain.display(), key.display()))
+pub(crate) fn read_identity(chain: &Path, key: &Path) -> Result<Identity, String> {
+    let of = |path: &Path, why: String| format!("{}: {why}", path.display());
+    Ok(Identity {
+        chain: sterna_tls::certificates(&read(chain)?).map_err(|why| of(chain, why))?,
+        key: sterna_tls::private_key(&read(key)?).map_err(|why| of(key, why))?,
+    })
+}
+
+/// Faults of the certificates that the configuration names, for which many clients will refuse them: sentences with their files. Files
+/// that cannot be read are the matter of [`load`].
+pub(crate) fn weaknesses(tls: &Tls) -> Vec<String> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now_s = now.map_or(0, |now| now.as_secs() as i64);
+    let additional = tls.additional.iter().map(|pair| &pair.certificate);
+    let mut found = Vec::new();
+    for file in tls.certificate.iter().chain(additional) {
+        let chain = read(file).and_then(|pem| sterna_tls::certificates(&pem));
+        let weaknesses = sterna_tls::weaknesses(&chain.unwrap_or_default(), now_s).into_iter();
+        found.extend(weaknesses.map(|why| format!("{}: {why}", file.display())));
+    }
+    found
 }
 
 /// Reads revocation lists in PEM.
@@ -198,8 +215,8 @@ pub(crate) fn all(
     let by_name = by_name.zip(&tls.additional);
     all.extend(by_name.map(|(chain, pair)| one(&chain, &pair.certificate, CertificateUse::Shown)));
     if let Some(file) = &tls.client_ca {
-        for der in CertificateDer::pem_slice_iter(&read(file)?) {
-            let der = der.map_err(|error| format!("{}: {error}", file.display()))?;
+        let authorities = sterna_tls::certificates(&read(file)?);
+        for der in authorities.map_err(|why| format!("{}: {why}", file.display()))? {
             all.push(one(&[der], file, CertificateUse::Authority));
         }
     }
@@ -325,7 +342,7 @@ impl Files {
     /// Makes an authority that signs one certificate for this host and its addresses. Forgets the authority's key:
     /// nobody can sign another one with it.
     fn make(&self, addresses: &[IpAddr]) -> Result<(), Box<dyn std::error::Error>> {
-        let now = std::time::SystemTime::now();
+        let now = SystemTime::now();
         let until = now + std::time::Duration::from_secs(DEVELOPMENT_DAYS * 86_400);
         let from = now - std::time::Duration::from_secs(24 * 3600);
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sterna_broker::{
     Broker, CompanionRecord, Companions, ConsumerId, CrowdedReader, InvalidMessage, Message,
-    MessageParts, OpenError, OpenSession, Opened, Publication, Routed, SessionKey,
+    MessageParts, OpenError, OpenSession, Opened, Publication, PublishRefusal, Routed, SessionKey,
 };
 use sterna_cluster::Fence;
 use sterna_net::{ConnectionId, ConnectionInfo, Network, TransportKind};
@@ -13,7 +13,7 @@ use crate::authorization::Origin;
 use crate::bans::Bans;
 use crate::config::TransportName;
 use crate::holding::Holding;
-use crate::identity::Checker;
+use crate::identity::{Checker, Refusal};
 use crate::mail::Outbox;
 use crate::memory::{Memory, Stage};
 use crate::metrics::Meters;
@@ -68,7 +68,19 @@ pub(crate) enum Closed {
     UnknownClock,
 }
 
+/// Whether a reason in words is the broker's own, and no client's.
+pub(crate) fn is_outage(what: &str) -> bool {
+    let refusals = [PublishRefusal::StoreFull, PublishRefusal::ClusterAway];
+    let logins = [Refusal::Webhook, Refusal::Busy];
+    Closed::ALL.iter().any(|closed| closed.detail() == what)
+        || refusals.iter().any(|refusal| refusal.detail() == what)
+        || logins.iter().any(|refusal| refusal.detail() == what)
+}
+
 impl Closed {
+    /// All reasons.
+    const ALL: [Self; 3] = [Self::MemoryShort, Self::WrongClock, Self::UnknownClock];
+
     /// The reason in words.
     pub(crate) const fn detail(self) -> &'static str {
         match self {
@@ -96,10 +108,15 @@ impl Context<'_> {
     }
 
     /// Whether the log gets a line about a peer that may cause many like it: how many were left out before, and `None` where
-    /// it is left out, too. `who` is its name, empty for none, and `what` the reason.
+    /// it is left out, too. `who` is its name, empty for none, and `what` the reason. A reason that is the broker's own, and
+    /// strikes everybody, has one line for all.
     pub(crate) fn repeats(&self, connection: ConnectionId, who: &str, what: &str) -> Option<u64> {
+        let (repeats, limits) = (&self.meters.repeats, self.policy.repeats);
+        if is_outage(what) {
+            return repeats.pass(self.now_ms, limits, None, what);
+        }
         let address = self.net.info(connection).map(|info| info.peer.ip());
-        (self.meters.repeats).pass(self.now_ms, self.policy.repeats, address, (who, what))
+        repeats.pass(self.now_ms, limits, address, (who, what))
     }
 
     /// A line about a session that a client does not get, for a reason that came after its request. The line of the cluster's

@@ -430,12 +430,18 @@ impl<'a, 'c> Case<'a, 'c> {
         self.may_guess(subject)?;
         let identity = issuer.identify(token, self.now_ms).map_err(|fault| {
             // The client is not told why: the issuer's own would know.
-            tracing::info!(
-                peer = %self.info.peer,
-                user = claimed.as_deref(),
-                fault = fault.detail(),
-                "a signed token is refused"
-            );
+            let name = claimed.as_deref().unwrap_or_default();
+            let (address, line) = (Some(self.info.peer.ip()), (name, fault.detail()));
+            let Context { meters, policy, .. } = self.cx;
+            if let Some(more) = (meters.repeats).pass(self.now_ms, policy.repeats, address, line) {
+                tracing::info!(
+                    peer = %self.info.peer,
+                    user = claimed.as_deref(),
+                    fault = fault.detail(),
+                    more = (more > 0).then_some(more),
+                    "a signed token is refused"
+                );
+            }
             if fault.is_guess() {
                 self.note(subject, false);
             }

@@ -55,6 +55,8 @@ pub struct Policy {
     pub rules: Rules,
     /// Per listener, in the order of the configuration.
     pub listeners: Vec<ListenerPolicy>,
+    /// The URLs of the listeners, in the same order.
+    pub listener_urls: Vec<String>,
     /// Clients whose connections are traced, where, and up to how many bytes.
     pub trace: TracePolicy,
     /// Whether the common name of a verified client certificate is the user name.
@@ -125,6 +127,12 @@ impl Policy {
     pub fn listener(&self, index: u16) -> ListenerPolicy {
         let known = self.listeners.get(usize::from(index));
         known.copied().unwrap_or_default()
+    }
+
+    /// The URL of a listener, by its index in the configuration; empty for one that is not known.
+    pub(crate) fn listener_url(&self, index: u16) -> &str {
+        let url = self.listener_urls.get(usize::from(index));
+        url.map_or("", String::as_str)
     }
 
     /// The protocol of a connection: by its own word, or by its listener. The versions of HTTP over TCP serve clients
@@ -236,6 +244,9 @@ impl Policy {
                 .listeners_in_force()
                 .iter()
                 .map(|listener| ListenerPolicy::of(config, listener, default))
+                .collect(),
+            listener_urls: (config.listeners_in_force().into_iter())
+                .map(|listener| listener.url)
                 .collect(),
             trace: TracePolicy {
                 clients: config.trace.clients.iter().cloned().collect(),

@@ -162,13 +162,13 @@ impl Prepared {
 fn presented(tls: &Tls, identity: Identity) -> Result<Arc<Certificates>, String> {
     let mut identities = vec![identity];
     for pair in &tls.additional {
-        let found = certificate::read_pair(pair)?;
+        let found = certificate::read_identity(&pair.certificate, &pair.key)?;
         // Whether they go together is said of each, with its files.
         Certificates::new(vec![found]).map_err(|error| {
             let (chain, key) = (pair.certificate.display(), pair.key.display());
             format!("{chain} and {key}: {error}")
         })?;
-        identities.push(certificate::read_pair(pair)?);
+        identities.push(certificate::read_identity(&pair.certificate, &pair.key)?);
     }
     Certificates::new(identities).map_err(|error| match (&tls.certificate, &tls.key) {
         (Some(chain), Some(key)) => format!("{} and {}: {error}", chain.display(), key.display()),
@@ -217,9 +217,16 @@ fn issuer_after(new: &Issuer, old: &Issuer) -> Result<Option<Issuer>, String> {
     }
 }
 
+/// Settings and certificates that are better not left as they are: sentences that name them.
+pub(crate) fn warnings(config: &Config) -> Vec<String> {
+    let mut warnings = config.warnings();
+    warnings.extend(certificate::weaknesses(&config.tls));
+    warnings
+}
+
 /// Warns the operator of settings that are better not left as they are.
 pub(crate) fn warn_of(config: &Config) {
-    for warning in config.warnings() {
+    for warning in warnings(config) {
         tracing::warn!("{warning}");
     }
 }

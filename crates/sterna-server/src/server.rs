@@ -32,7 +32,7 @@ use crate::mqtt::Repetitions;
 use crate::node_clock::NodeClock;
 use crate::open_files;
 use crate::policy::{self, Policy};
-use crate::reload::{InForce, Live, Prepared, locked, tell_all, warn_of};
+use crate::reload::{InForce, Live, Prepared, locked, tell_all, warn_of, warnings};
 use crate::seats::Seats;
 use crate::shard::{Found, Parts, Shard};
 use crate::store::OpenStore;
@@ -113,7 +113,8 @@ impl Server {
                 required: client_keys.is_some(),
             }),
             quic_sessions: Arc::clone(&tickets) as _,
-            ..TlsConfig::new(Arc::clone(&certificates), &PROTOCOLS)
+            maximum_record_bytes: config.tls.maximum_record_bytes,
+            ..TlsConfig::new(Arc::clone(&certificates), &[])
         });
         // A WebSocket client offers HTTP/1.1 in its TLS handshake, not the protocol that it
         // carries.
@@ -123,8 +124,10 @@ impl Server {
                 ..(*tls).clone()
             })
         };
+        let other_names = config.tls.mqtt_alpn.iter().map(String::as_bytes);
+        let mqtt: Vec<&[u8]> = std::iter::once(&b"mqtt"[..]).chain(other_names).collect();
         let tls = Configurations {
-            mqtt: over_tls(&[b"mqtt"]),
+            mqtt: over_tls(&mqtt),
             amqp: over_tls(&[b"amqp"]),
             websocket: over_tls(&[b"http/1.1"]),
             https: over_tls(&[b"h2", b"http/1.1"]),
@@ -250,6 +253,13 @@ impl Server {
             failures: Mutex::new(Some(failures)),
             orders: Mutex::new(Some(orders)),
         })
+    }
+
+    /// Settings that are better not left as they are, and certificates that many clients refuse. Each is a sentence that names
+    /// the setting or the file.
+    #[must_use]
+    pub fn warnings(config: &Config) -> Vec<String> {
+        warnings(config)
     }
 
     /// Checks a configuration as [`Server::start`] does, with the files that it names: certificates, keys,
@@ -616,7 +626,15 @@ struct QuicIdentity {
 fn quic_config(config: &Config, listener: &Listener, identity: &QuicIdentity) -> QuicConfig {
     let (network, quic) = (&config.network, &config.quic);
     QuicConfig {
-        protocols: PROTOCOLS.iter().map(|name| name.to_vec()).collect(),
+        protocols: (PROTOCOLS.iter().map(|name| name.to_vec()))
+            .chain(
+                config
+                    .tls
+                    .mqtt_alpn
+                    .iter()
+                    .map(|name| name.as_bytes().to_vec()),
+            )
+            .collect(),
         settings: config.quic_settings(listener),
         early_data: listener.early_data.unwrap_or(quic.early_data) != EarlyData::Off,
         max_early_bytes: quic.maximum_early_bytes as usize,

@@ -8,7 +8,7 @@ use crate::Failure;
 
 /// Each crate of the workspace and those it may depend on, from top to bottom. Development
 /// dependencies are free: a test may stand anywhere.
-const ARROWS: [(&str, &[&str]); 19] = [
+const ARROWS: [(&str, &[&str]); 20] = [
     (
         "sterna",
         &[
@@ -58,6 +58,7 @@ const ARROWS: [(&str, &[&str]); 19] = [
             "sterna-http",
             "sterna-net",
             "sterna-quic",
+            "sterna-tls",
             "sterna-broker",
             "sterna-mapping",
             "sterna-mqtt",
@@ -71,6 +72,7 @@ const ARROWS: [(&str, &[&str]); 19] = [
         "sterna-client",
         &[
             "sterna-quic",
+            "sterna-tls",
             "sterna-mapping",
             "sterna-mqtt",
             "sterna-amqp",
@@ -81,8 +83,9 @@ const ARROWS: [(&str, &[&str]); 19] = [
     ("sterna-store", &["sterna-broker", "sterna-topic"]),
     ("sterna-cluster", &["sterna-broker", "sterna-topic"]),
     ("sterna-http", &["sterna-net", "sterna-h3"]),
-    ("sterna-net", &["sterna-quic"]),
+    ("sterna-net", &["sterna-quic", "sterna-tls"]),
     ("sterna-quic", &[]),
+    ("sterna-tls", &[]),
     ("sterna-broker", &["sterna-topic"]),
     (
         "sterna-mapping",

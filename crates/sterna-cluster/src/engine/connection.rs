@@ -98,7 +98,13 @@ fn noted(status: &Status, connected: &Notify, event: &Event) {
             connected.notify_one();
         }
         Event::SlowConsumer(_) => {
-            tracing::warn!("messages of QoS 0 from other nodes were dropped: they come too fast");
+            // There is an event for each of them.
+            if let Some(messages) = status.dropped_fast() {
+                tracing::warn!(
+                    messages,
+                    "messages of QoS 0 from other nodes were dropped: they come too fast"
+                );
+            }
         }
         other => refusals::noted(status, other),
     }

@@ -15,6 +15,7 @@ use sterna_broker::{Change, Record, Records, Testator, delayed_will, name_of, sh
 use super::connection::HEADER_BYTES;
 use super::sessions::{hex, key_of};
 use super::streams::{KEPT, SESSIONS};
+use super::unreadable::UNREADABLE_INTERVAL;
 use super::{Core, Retry};
 use crate::commits::Part;
 use crate::owners::{Key, WriteError, number, put_number};
@@ -423,10 +424,13 @@ impl Core {
         let letter = match (records, own) {
             (Ok(Some(records)), Some(_)) => ToShard::Restored { session, records },
             (Err(_), Some(epoch)) => {
-                tracing::warn!(
-                    client = &*client_id,
-                    "NATS does not say what the session has: its client is refused"
-                );
+                if let Some(untold) = self.unanswered.note(UNREADABLE_INTERVAL) {
+                    tracing::warn!(
+                        client = &*client_id,
+                        untold,
+                        "NATS does not say what the session has: its client is refused"
+                    );
+                }
                 (self.unrestored.borrow_mut()).insert(key, (client_id, epoch));
                 refused(sterna_broker::ClaimRefusal::Away)
             }

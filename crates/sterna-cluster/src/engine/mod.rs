@@ -171,6 +171,9 @@ struct Core {
     streams: streams::Streams,
     unreadable: unreadable::Throttle,
     overtaken: unreadable::Throttle,
+    /// Lines about sessions that NATS says nothing about, and about messages that it never takes.
+    unanswered: unreadable::Throttle,
+    given_up: unreadable::Throttle,
     ends: RefCell<ends::Ends>,
     bans: RefCell<bans::Known>,
     arrivals: RefCell<Arrivals<given::Given>>,
@@ -388,6 +391,8 @@ impl Engine {
             streams: streams::Streams::default(),
             unreadable: unreadable::Throttle::default(),
             overtaken: unreadable::Throttle::default(),
+            unanswered: unreadable::Throttle::default(),
+            given_up: unreadable::Throttle::default(),
             ends: RefCell::default(),
             bans: RefCell::default(),
             arrivals,

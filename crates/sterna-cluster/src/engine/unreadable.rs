@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use super::Core;
 use crate::owners::Overtaken;
 
-/// Time between two lines about messages that cannot be read.
-const UNREADABLE_INTERVAL: Duration = Duration::from_secs(10);
+/// Time between two lines about messages that cannot be read, or about what NATS does not do in an outage.
+pub(super) const UNREADABLE_INTERVAL: Duration = Duration::from_secs(10);
 /// Time between two lines about claims.
 const CLAIMS_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -24,7 +24,7 @@ pub(super) struct Throttle {
 
 impl Throttle {
     /// Notes one. The number of those before it that the log does not have; `None` where it does not get this one.
-    fn note(&self, interval: Duration) -> Option<u64> {
+    pub(super) fn note(&self, interval: Duration) -> Option<u64> {
         let is_due = (self.told.get()).is_none_or(|told| told.elapsed() >= interval);
         if !is_due {
             self.untold.set(self.untold.get() + 1);

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 
 use super::connection::HEADER_BYTES;
+use super::unreadable::UNREADABLE_INTERVAL;
 use super::{Core, Retry};
 use crate::owners::WriteError;
 use crate::wire;
@@ -66,7 +67,9 @@ impl Core {
     pub(super) fn gives_up(&self, what: &str, messages: usize, error: &PublishError) -> bool {
         let gives_up = is_too_large(error);
         if gives_up {
-            tracing::error!(what, messages, %error, "messages are dropped: they are more than NATS takes");
+            if let Some(untold) = self.given_up.note(UNREADABLE_INTERVAL) {
+                tracing::error!(what, messages, %error, untold, "messages are dropped: they are more than NATS takes");
+            }
             self.gate.count_dropped(messages as u64);
         }
         gives_up

@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use sterna_h3::{Chunk, ErrorCode, Event, RequestHead, Scope, StreamId, Violation};
+use sterna_net::is_authority;
 
 use super::{Asked, Carrier, Incoming, Sent, Stream, exchange};
-use crate::exchange::{Application, ExchangeId, Fault, Head, Refusal, Request};
+use crate::exchange::{Application, ExchangeId, Fault, Head, Refusal, Request, repeated_field};
 
 impl Carrier {
     /// Bytes arrived.
@@ -190,6 +191,9 @@ impl Carrier {
         if head.section_bytes() > self.limits.max_fields_bytes as usize {
             return self.refuse(app, id, head, Refusal::FieldsTooLarge);
         }
+        if let Some(fault) = fault_of(&head) {
+            return self.refuse(app, id, head, Refusal::Malformed(fault));
+        }
         if head.is_connect() {
             return self.ask(app, id, head, Bytes::new(), early);
         }
@@ -333,6 +337,17 @@ impl Carrier {
             Scope::Stream(id) => self.gone(app, id, violation.code),
         }
     }
+}
+
+/// The fault of a request that the engine takes.
+fn fault_of(head: &RequestHead) -> Option<&'static str> {
+    if head
+        .authority()
+        .is_some_and(|authority| !is_authority(authority))
+    {
+        return Some("the authority is no name of a host");
+    }
+    repeated_field(|name| head.get_all(name).count())
 }
 
 impl Asked {

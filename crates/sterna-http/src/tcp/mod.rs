@@ -2,8 +2,9 @@
 //! the shard's turn.
 //!
 //! The library reads and writes `pipe.rs`, and calls `service.rs`. `executor.rs` polls it,
-//! `respond.rs` has the application's responses.
+//! `respond.rs` has the application's responses. `beneath.rs` sees what the library does not tell.
 
+mod beneath;
 mod executor;
 mod pipe;
 mod respond;
@@ -28,6 +29,7 @@ use crate::carrier::{Moment, Settings};
 use crate::date;
 use crate::exchange::{Application, ExchangeId, Fault, Head, Request};
 use crate::limits::Limits;
+use beneath::{Frames, Targets};
 use executor::{Executor, Flag, Tasks};
 use pipe::{End, Pipe};
 use service::{Answer, Hall, Service, Told};
@@ -48,6 +50,9 @@ const RESET_WINDOW_MS: u64 = 10_000;
 /// The answer to a head that comes too slowly.
 const TOO_SLOW: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+
+/// GOAWAY with ENHANCE_YOUR_CALM, for which no request counts as taken (RFC 9113, section 6.8).
+const TOO_MUCH: &[u8] = &[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11];
 
 /// The interim answer that every client of HTTP/1.1 can pass over (RFC 9110, section 15.2).
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -81,6 +86,8 @@ pub(crate) struct Carrier {
     /// Requests that were given up, less those that time has made up for.
     resets: u64,
     resets_ms: u64,
+    /// Frames of HTTP/2 that the library does not tell of.
+    frames: Frames,
     /// The client has ended its side and still gets its answers, which the transport has yet to be told.
     keeps_open: bool,
     /// Bytes that the transport had taken over at its last progress, and the time of that.
@@ -125,6 +132,7 @@ impl Carrier {
             lasting: 0,
             is_torn: false,
             is_relieved: false,
+            targets: Targets::default(),
         };
         let alternative = (settings.http3_port).map(|port| format!("h3=\":{port}\"; ma=86400"));
         let mut carrier = Self {
@@ -145,6 +153,7 @@ impl Carrier {
             rest_ms: now_ms + REST_MS,
             resets: 0,
             resets_ms: now_ms,
+            frames: Frames::new(PREFACE.len(), now_ms),
             keeps_open: false,
             taken_over_bytes: 0,
             taken_over_ms: now_ms,
@@ -226,23 +235,54 @@ impl Carrier {
             }
             let said = std::mem::take(said);
             self.engine = if is_http2 { self.http2() } else { self.http1() };
-            self.pipe.borrow_mut().push(&said);
+            self.push(app, &said);
         } else {
             if matches!(self.engine, Engine::Resting) {
                 self.engine = self.http1();
             }
-            self.pipe.borrow_mut().push(bytes);
+            self.push(app, bytes);
         }
-        let before = self.hall.borrow().requests;
+        if self.is_over {
+            return;
+        }
+        let (before, is_content) = {
+            let hall = self.hall.borrow();
+            (hall.requests, hall.lasting > 0)
+        };
         self.settle(app);
         let hall = self.hall.borrow();
         if hall.requests != before || matches!(self.engine, Engine::Http2(_)) {
             self.head_deadline_ms = None;
-        } else if hall.answers.is_empty() && self.pipe.borrow().has_room() {
-            // Where there is no room the library has not looked: an earlier response is on its way.
+        } else if !is_content && hall.answers.is_empty() && self.pipe.borrow().has_room() {
+            // Where there is no room the library has not looked: an earlier response is on its way. The end of a content
+            // begins no head.
             drop(hall);
             self.begin_head();
         }
+    }
+
+    /// Gives bytes to the library, and looks at them before.
+    fn push(&mut self, app: &mut dyn Application, bytes: &[u8]) {
+        match self.engine {
+            Engine::Http2(_) => {
+                let most = self.limits.max_control_frames.into();
+                if let Some(kind) = self.frames.look(bytes, self.now_ms, most) {
+                    self.pipe.borrow_mut().write(TOO_MUCH);
+                    return self.end(app, Fault::Limit, "ENHANCE_YOUR_CALM", kind.fault());
+                }
+            }
+            Engine::Http1(_) => {
+                let mut hall = self.hall.borrow_mut();
+                let is_between = hall.is_between_requests() && self.pipe.borrow().is_idle();
+                if is_between && self.head_deadline_ms.is_none() {
+                    let next = hall.requests;
+                    hall.targets.go_on(next);
+                }
+                hall.targets.look(bytes);
+            }
+            Engine::Unknown(_) | Engine::Resting => {}
+        }
+        self.pipe.borrow_mut().push(bytes);
     }
 
     /// There is a request.

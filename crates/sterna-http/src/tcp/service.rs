@@ -18,7 +18,10 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use rustc_hash::FxHashMap;
 
-use crate::exchange::{ExchangeId, Refusal};
+use sterna_net::is_authority;
+
+use super::beneath::Targets;
+use crate::exchange::{ExchangeId, Refusal, repeated_field};
 use crate::limits::Limits;
 
 /// Bytes that a field counts for beside its own, as in HTTP/3 (RFC 9114, section 4.2.2).
@@ -50,6 +53,8 @@ pub(super) struct Hall {
     pub(super) is_torn: bool,
     /// A response has room again for which the application waits.
     pub(super) is_relieved: bool,
+    /// Targets of HTTP/1.1 before the library has cut them.
+    pub(super) targets: Targets,
 }
 
 impl Hall {
@@ -228,7 +233,11 @@ async fn serve(
 ) -> Result<http::Response<Body>, Broken> {
     let (parts, content) = request.into_parts();
     let exchange = Exchange::begin(hall, &parts);
-    let refusal = check(&parts, &content, &exchange.hall.borrow().limits);
+    let refusal = if exchange.has_fragment() {
+        Some(Refusal::Malformed("a target has no fragment (`#`)"))
+    } else {
+        check(&parts, &content, &exchange.hall.borrow().limits)
+    };
     let (version, is_empty) = (parts.version, content.is_end_stream());
     let gathered = match refusal {
         Some(refusal) => Err(refusal),
@@ -237,7 +246,7 @@ async fn serve(
     // The library closes a connection of HTTP/1.1 behind a content that was not read. The client hears of
     // it, or it sends its next request into the end (RFC 9112, section 9.6).
     let closes = gathered.is_err() && !is_empty && version < Version::HTTP_2;
-    exchange.tell(parts, gathered);
+    exchange.tell(parts, gathered, is_empty);
     let (status, mut fields) = poll_fn(|cx| exchange.poll_head(cx)).await?;
     if closes {
         fields.insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -261,9 +270,13 @@ fn check(head: &Parts, content: &Incoming, limits: &Limits) -> Option<Refusal> {
         return Some(Refusal::FieldsTooLarge);
     }
     // RFC 9112, section 3.2.
-    let hosts = head.headers.get_all(header::HOST).iter().count();
-    if hosts > 1 || (hosts == 0 && head.version == Version::HTTP_11) {
+    let host = head.headers.get(header::HOST);
+    if host.is_none() && head.version == Version::HTTP_11 {
         return Some(Refusal::Malformed("a request has one field host"));
+    }
+    let is_good = |host: &HeaderValue| host.to_str().is_ok_and(is_authority);
+    if host.is_some_and(|host| !is_good(host)) {
+        return Some(Refusal::Malformed("the field host is no name of a host"));
     }
     // RFC 9113, section 8.3.1. In HTTP/1.1 the target's counts instead (RFC 9112, section 3.2.2).
     if head.version == Version::HTTP_2
@@ -276,7 +289,8 @@ fn check(head: &Parts, content: &Incoming, limits: &Limits) -> Option<Refusal> {
     if content.size_hint().lower() > u64::from(limits.max_content_bytes) {
         return Some(Refusal::ContentTooLarge);
     }
-    None
+    let repeated = repeated_field(|name| head.headers.get_all(name).iter().count());
+    repeated.map(Refusal::Malformed)
 }
 
 /// A request while it lasts; the application learns when the library lets go of it too early.
@@ -304,6 +318,11 @@ impl Exchange {
         shared.answers.insert(id.0, Rc::clone(&answer));
         drop(shared);
         Self { id, hall, answer }
+    }
+
+    /// Whether the library has cut a fragment off the target.
+    fn has_fragment(&self) -> bool {
+        self.hall.borrow_mut().targets.had_fragment(self.id.0)
     }
 
     /// Gathers the content.
@@ -334,8 +353,8 @@ impl Exchange {
         }
     }
 
-    /// Tells the application of the request.
-    fn tell(&self, head: Parts, content: Result<Bytes, Refusal>) {
+    /// Tells the application of the request, which is empty if it has no content.
+    fn tell(&self, head: Parts, content: Result<Bytes, Refusal>, is_empty: bool) {
         let head = Box::new(head);
         {
             let mut answer = self.answer.borrow_mut();
@@ -343,7 +362,7 @@ impl Exchange {
             answer.is_told = true;
         }
         let mut hall = self.hall.borrow_mut();
-        hall.is_torn |= content.is_err();
+        hall.is_torn |= content.is_err() && !is_empty;
         hall.told.push_back(match content {
             Ok(content) => Told::Request(self.id, head, content),
             Err(refusal) => Told::Refused(self.id, head, refusal),

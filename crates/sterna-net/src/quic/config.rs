@@ -286,16 +286,6 @@ impl QuicConfig {
             ),
         }
     }
-
-    /// The protocols served, for the log.
-    pub(super) fn served(&self) -> String {
-        let names: Vec<_> = self
-            .protocols
-            .iter()
-            .map(|name| name.escape_ascii().to_string())
-            .collect();
-        names.join(", ")
-    }
 }
 
 /// An application error code as QUIC carries it: larger ones are cut to the largest.

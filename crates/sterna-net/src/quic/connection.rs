@@ -22,18 +22,16 @@ use super::half_open::HalfOpen;
 use super::moving::Moving;
 use super::outgoing::{Pool, StreamQueues};
 use super::path_memory::{self, Noted, Ticket};
-use super::refusals::{self, Refusals};
+use super::refusals;
 use super::stream_credit::StreamCredit;
-use super::tls::{self, Negotiated, TlsServer};
+use super::tls::{self, Negotiated, Refusal, TlsServer};
 use super::trace::Tracer;
 use super::unproved::{Strays, Unproved};
 use crate::peers::{Peers, Place};
 use crate::{
-    Clock, CloseReason, ConnectionInfo, EarlyData, RefusedCertificate, Trace, TransportKind,
+    Clock, CloseReason, ConnectionInfo, EarlyData, FailedHandshake, HandshakeFault, Trace,
+    TransportKind,
 };
-
-/// TLS alert of a client that offers no protocol that is served (RFC 7301, section 3.2).
-const NO_APPLICATION_PROTOCOL: u8 = 120;
 
 /// State that the connections of a driver share.
 pub(super) struct Shared {
@@ -52,7 +50,6 @@ pub(super) struct Shared {
     pub(super) events: VecDeque<DriverEvent>,
     /// Datagrams that were held back, and whose address is proved now.
     pub(super) released: VecDeque<Parcel>,
-    pub(super) refusals: Refusals,
     /// Bytes of early data of all connections in their handshake.
     pub(super) early_bytes: usize,
     /// Bytes of all connections that have come and are not read.
@@ -533,6 +530,7 @@ impl Connected {
             resumed,
             early_keys,
             noted,
+            refusal: _,
         } = negotiated.map_or_else(Default::default, |n| *n);
         self.figures.resumed = resumed;
         self.figures.early_keys = early_keys;
@@ -633,10 +631,6 @@ impl Connected {
     }
 
     fn lost(&mut self, shared: &mut Shared, reason: &ConnectionError) {
-        if self.stage == Stage::Handshake {
-            shared.refusal(self.quic.remote_address(), reason);
-            self.certificate_refused(shared, reason);
-        }
         if self.is_usable() {
             // Bytes that arrived before the end are read even if the handler has paused.
             self.paused = false;
@@ -644,39 +638,60 @@ impl Connected {
                 self.read(shared, stream);
             }
         }
-        self.end(shared, close_reason(reason));
+        let refusal = self.refusal(reason);
+        self.end_of(shared, close_reason(reason), refusal);
     }
 
-    /// Tells the handler of a handshake that failed because of the client's certificate.
-    fn certificate_refused(&self, shared: &mut Shared, reason: &ConnectionError) {
-        if let Some((is_missing, detail)) = refusals::of_certificate(reason) {
-            let negotiated = self.quic.crypto_session().handshake_data();
-            let negotiated = negotiated.and_then(|data| data.downcast::<Negotiated>().ok());
-            let refused = Box::new(RefusedCertificate {
-                listener: shared.listener,
-                transport: TransportKind::Quic,
-                protocol: negotiated.map_or_else(Box::default, |known| known.protocol),
-                peer: self.quic.remote_address(),
-                is_missing,
-                detail,
-            });
-            shared.events.push_back(DriverEvent {
-                connection: self.key,
-                kind: EventKind::CertificateRefused { refused },
-            });
-        }
+    /// Why the handshake has failed; `None` where it is finished.
+    fn refusal(&self, reason: &ConnectionError) -> Option<Refusal> {
+        self.handshake.as_ref()?;
+        let by_tls = match reason {
+            ConnectionError::TransportError(_) => self.negotiated().and_then(|known| known.refusal),
+            _ => None,
+        };
+        Some(by_tls.unwrap_or_else(|| refusals::of(reason)))
+    }
+
+    /// The handshake's knowledge of the client so far.
+    fn negotiated(&self) -> Option<Box<Negotiated>> {
+        let data = self.quic.crypto_session().handshake_data()?;
+        data.downcast().ok()
+    }
+
+    /// Counts a handshake that has failed, and tells the handler.
+    fn handshake_failed(&self, shared: &mut Shared, (fault, detail): Refusal) {
+        let protocol = self.negotiated().map(|known| known.protocol);
+        let peer = self.quic.remote_address();
+        shared.handshake_failed(
+            self.key,
+            peer,
+            protocol.unwrap_or_default(),
+            (fault, detail),
+        );
     }
 
     /// Ends the connection for the handler.
     pub(super) fn end(&mut self, shared: &mut Shared, reason: CloseReason) {
+        self.end_of(shared, reason, None);
+    }
+
+    /// Ends the connection for the handler. If its handshake has failed, the fault may be known.
+    fn end_of(&mut self, shared: &mut Shared, reason: CloseReason, refusal: Option<Refusal>) {
+        let refusal = refusal.unwrap_or_else(|| match reason {
+            CloseReason::TimedOut => {
+                let detail = "it was not finished within the handshake's time";
+                (HandshakeFault::TimedOut, detail.to_owned())
+            }
+            _ => (HandshakeFault::Shutdown, "the server ended it".to_owned()),
+        });
         let local = matches!(reason, CloseReason::Local | CloseReason::Shutdown);
         self.remember_path(shared);
         match self.stage {
             Stage::Closed | Stage::Left => return,
-            Stage::Handshake => shared.counters.failed_handshakes += 1,
+            Stage::Handshake => self.handshake_failed(shared, refusal),
             Stage::Early | Stage::Open => {
                 if self.handshake.is_some() {
-                    shared.counters.failed_handshakes += 1;
+                    self.handshake_failed(shared, refusal);
                 }
                 if let Some(trace) = &mut self.trace {
                     trace.closed(shared.now, &reason);
@@ -725,22 +740,25 @@ impl Shared {
         self.now.saturating_duration_since(self.origin).as_millis() as u32
     }
 
-    /// Logs a failed handshake, at a high level if the client wants a protocol that is not served
-    /// here.
-    pub(super) fn refusal(&mut self, peer: SocketAddr, reason: &ConnectionError) {
-        let no_protocol = match reason {
-            ConnectionError::TransportError(error) => {
-                error.code == TransportErrorCode::crypto(NO_APPLICATION_PROTOCOL)
-            }
-            _ => false,
-        };
-        if no_protocol {
-            self.counters.refused_protocols += 1;
-            self.refusals
-                .log(self.now, peer, self.listener, &self.config);
-        } else {
-            tracing::debug!(%peer, %reason, "QUIC handshake failed");
-        }
+    /// Counts a handshake that has failed, and tells the handler.
+    pub(super) fn handshake_failed(
+        &mut self,
+        connection: Key,
+        peer: SocketAddr,
+        protocol: Box<[u8]>,
+        (fault, detail): Refusal,
+    ) {
+        self.counters.failed[fault as usize] += 1;
+        let failed = Box::new(FailedHandshake {
+            listener: self.listener,
+            transport: TransportKind::Quic,
+            protocol,
+            peer,
+            fault,
+            detail,
+        });
+        let kind = EventKind::HandshakeFailed { failed };
+        self.events.push_back(DriverEvent { connection, kind });
     }
 }
 

@@ -19,9 +19,9 @@ use super::figures::carries_early_data;
 use super::half_open::{HalfOpen, Verdict};
 use super::newcomers::Newcomers;
 use super::outgoing::Pool;
-use super::refusals::Refusals;
+use super::refusals;
 use super::timers::Timers;
-use super::tls::TlsServer;
+use super::tls::{self, TlsServer};
 use super::unproved::{AMPLIFICATION, Unproved};
 use super::{
     Counters, DatagramBatch, DriverEvent, EventKind, Flush, Key, QuicConfig, Sent, SetupError,
@@ -31,6 +31,11 @@ use crate::peers::Peers;
 
 /// Answers outside of connections (Retry, version negotiation, resets) that may wait for the socket.
 const MAX_RESPONSES: usize = 256;
+/// The key of a handshake that did not become a connection.
+const NO_CONNECTION: Key = Key {
+    slot: 0,
+    generation: 0,
+};
 /// Calls to the socket for one connection before others have their turn.
 const TRANSMITS_PER_VISIT: usize = 16;
 /// The bit that long headers have (RFC 9000, section 17.2) and 1-RTT packets lack.
@@ -179,7 +184,6 @@ impl Driver {
                 counters: Counters::default(),
                 events: VecDeque::new(),
                 released: VecDeque::new(),
-                refusals: Refusals::default(),
                 early_bytes: 0,
                 unread_bytes: 0,
             },
@@ -359,6 +363,8 @@ impl Driver {
         }
         let is_proved = incoming.remote_address_validated();
         self.handshakes_left -= 1;
+        // One that is older is another's.
+        drop(tls::last_refusal());
         match self.endpoint.accept(incoming, now, &mut self.scratch, None) {
             Ok((handle, quic)) => {
                 let slot = handle.0 as u32;
@@ -384,8 +390,8 @@ impl Driver {
                 self.after_input(slot);
             }
             Err(error) => {
-                self.shared.counters.failed_handshakes += 1;
-                self.shared.refusal(peer, &error.cause);
+                let refusal = tls::last_refusal().unwrap_or_else(|| refusals::of(&error.cause));
+                (self.shared).handshake_failed(NO_CONNECTION, peer, Box::default(), refusal);
                 if let Some(transmit) = error.response {
                     self.respond(transmit, bytes);
                 }
@@ -550,7 +556,7 @@ impl Driver {
     /// Whether an event still means something: after a `close` only the end does.
     fn is_wanted(&self, event: &DriverEvent) -> bool {
         match event.kind {
-            EventKind::Closed { .. } => true,
+            EventKind::Closed { .. } | EventKind::HandshakeFailed { .. } => true,
             EventKind::Chunk { .. }
             | EventKind::Finished { .. }
             | EventKind::Aborted { .. }

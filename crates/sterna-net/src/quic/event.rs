@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use bytes::Bytes;
 use quinn_proto::EcnCodepoint;
 
-use crate::{CloseReason, ConnectionInfo, RefusedCertificate, StreamId};
+use crate::{CloseReason, ConnectionInfo, FailedHandshake, FaultCounts, StreamId};
 
 /// A connection of one driver. Keys of connections that are gone are harmless: calls with them do
 /// nothing.
@@ -36,7 +36,7 @@ pub struct DriverEvent {
 /// An event of a connection.
 ///
 /// `Opened` is the first event of every connection and `Closed` the last. A connection whose handshake fails has
-/// neither, but [`EventKind::CertificateRefused`] where that is why.
+/// [`EventKind::HandshakeFailed`], and neither of these unless it has opened with early data.
 #[derive(Clone, Debug)]
 pub enum EventKind {
     /// The connection carries early data or has finished its handshake.
@@ -46,10 +46,10 @@ pub enum EventKind {
         /// Whether the handshake is finished; otherwise `Confirmed` follows.
         confirmed: bool,
     },
-    /// The certificate of a client was refused in the handshake; no other event is about it.
-    CertificateRefused {
+    /// A handshake has failed.
+    HandshakeFailed {
         /// Known facts of it.
-        refused: Box<RefusedCertificate>,
+        failed: Box<FailedHandshake>,
     },
     /// Bytes arrived on a stream, in order.
     Chunk {
@@ -155,10 +155,8 @@ pub struct Counters {
     pub opened_early: u64,
     /// Connections that finished their handshake, and whose early data was refused.
     pub early_refused: u64,
-    /// Handshakes that failed or timed out.
-    pub failed_handshakes: u64,
-    /// Handshakes refused because nothing that the client offered is served (ALPN).
-    pub refused_protocols: u64,
+    /// Handshakes that failed or timed out, by fault in the order of [`crate::HandshakeFault::ALL`].
+    pub failed: FaultCounts,
     /// First packets answered with Retry.
     pub retried: u64,
     /// First packets left unanswered, or refused, because of a limit on connections.

@@ -27,6 +27,8 @@ use thin_vec::ThinVec;
 
 use super::SetupError;
 use super::path_memory::{self, Noted};
+use crate::handshake::HandshakeFault;
+use crate::tls::{Hello, classify};
 
 /// The TLS configuration of a listener.
 pub(super) struct TlsServer {
@@ -81,7 +83,11 @@ impl ServerConfig for TlsServer {
         let mut encoded = Vec::new();
         params.write(&mut encoded);
         let phase = match ServerConnection::new(self.tls.clone(), tls_version(version), encoded) {
-            Ok(connection) => Phase::Handshake(Box::new(connection)),
+            Ok(tls) => Phase::Handshake(Box::new(Handshaking {
+                tls,
+                flight: Vec::new(),
+                refusal: None,
+            })),
             // `TlsServer::new` made one of the same configuration.
             Err(error) => Phase::Failed(error.to_string()),
         };
@@ -127,7 +133,12 @@ pub(super) struct Negotiated {
     pub(super) early_keys: bool,
     /// Tickets, and the memories beside them.
     pub(super) noted: Noted,
+    /// Why this side refused the handshake, in words for the log; the client gets others.
+    pub(super) refusal: Option<Refusal>,
 }
+
+/// A fault, and what it is in words.
+pub(super) type Refusal = (HandshakeFault, String);
 
 impl Negotiated {
     fn of(connection: &ServerConnection, noted: Noted) -> Self {
@@ -138,12 +149,44 @@ impl Negotiated {
             resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
             early_keys: connection.zero_rtt_keys().is_some(),
             noted,
+            refusal: None,
         }
     }
 }
 
+/// A handshake that is under way.
+struct Handshaking {
+    tls: ServerConnection,
+    /// The start of the client's first flight.
+    flight: Vec<u8>,
+    refusal: Option<Refusal>,
+}
+
+/// Most bytes of a ClientHello that are looked at after a refusal.
+const FLIGHT_BYTES: usize = 4096;
+
+impl Handshaking {
+    /// Keeps the start of the client's first flight until this side has answered.
+    fn keep_flight(&mut self, read: &[u8]) {
+        if self.tls.is_handshaking() && self.tls.protocol_version().is_none() {
+            let room = FLIGHT_BYTES - self.flight.len();
+            self.flight.extend_from_slice(&read[..read.len().min(room)]);
+        } else {
+            self.flight = Vec::new();
+        }
+    }
+
+    /// Notes the words for an error.
+    fn refuse(&mut self, error: &rustls::Error, served: &[Vec<u8>]) {
+        let hello = (self.flight.get(4..)).and_then(Hello::of);
+        let refusal = classify(error, &[], hello.as_ref(), served);
+        REFUSED.set(Some(refusal.clone()));
+        self.refusal = Some(refusal);
+    }
+}
+
 enum Phase {
-    Handshake(Box<ServerConnection>),
+    Handshake(Box<Handshaking>),
     Done,
     Failed(String),
 }
@@ -163,7 +206,7 @@ struct ServerSession {
 impl ServerSession {
     const fn handshake(&self) -> Option<&ServerConnection> {
         match &self.phase {
-            Phase::Handshake(connection) => Some(connection),
+            Phase::Handshake(handshaking) => Some(&handshaking.tls),
             _ => None,
         }
     }
@@ -194,9 +237,9 @@ impl ServerSession {
             return;
         }
         let noted = self.take_noted();
-        if let Phase::Handshake(connection) = mem::replace(&mut self.phase, Phase::Done) {
+        if let Phase::Handshake(handshaking) = mem::replace(&mut self.phase, Phase::Done) {
             *self.left.get_mut().unwrap_or_else(PoisonError::into_inner) =
-                Some(Box::new(Negotiated::of(&connection, noted)));
+                Some(Box::new(Negotiated::of(&handshaking.tls, noted)));
         }
     }
 }
@@ -211,8 +254,12 @@ impl Session for ServerSession {
 
     /// A boxed [`Negotiated`]; after the handshake it is returned once, with the notes.
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
-        if let Some(connection) = self.handshake() {
-            return Some(Box::new(Negotiated::of(connection, self.take_noted())));
+        if let Phase::Handshake(handshaking) = &self.phase {
+            let negotiated = Negotiated::of(&handshaking.tls, self.take_noted());
+            return Some(Box::new(Negotiated {
+                refusal: handshaking.refusal.clone(),
+                ..negotiated
+            }));
         }
         let left = self
             .left
@@ -238,7 +285,7 @@ impl Session for ServerSession {
 
     fn is_handshaking(&self) -> bool {
         match &self.phase {
-            Phase::Handshake(connection) => connection.is_handshaking(),
+            Phase::Handshake(handshaking) => handshaking.tls.is_handshaking(),
             Phase::Done => false,
             Phase::Failed(_) => true,
         }
@@ -246,8 +293,8 @@ impl Session for ServerSession {
 
     fn read_handshake(&mut self, buf: &[u8]) -> Result<bool, TransportError> {
         const UNEXPECTED_MESSAGE: u8 = 10;
-        let connection = match &mut self.phase {
-            Phase::Handshake(connection) => connection,
+        let handshaking = match &mut self.phase {
+            Phase::Handshake(handshaking) => handshaking,
             Phase::Done => {
                 return Err(transport_error(
                     TransportErrorCode::crypto(UNEXPECTED_MESSAGE),
@@ -262,23 +309,22 @@ impl Session for ServerSession {
             }
         };
         path_memory::noted();
-        let read = connection.read_hs(buf);
-        self.keep_noted();
-        let Phase::Handshake(connection) = &self.phase else {
-            return Ok(false); // `keep_noted` changed nothing
-        };
-        match read {
+        handshaking.keep_flight(buf);
+        let read = handshaking.tls.read_hs(buf);
+        let result = match read {
             // The driver asks for `handshake_data` when it wants it.
             Ok(()) => Ok(false),
             Err(error) => {
-                let code = connection
-                    .alert()
-                    .map_or(TransportErrorCode::PROTOCOL_VIOLATION, |a| {
-                        TransportErrorCode::crypto(a.into())
-                    });
+                handshaking.refuse(&error, &self.config.tls.alpn_protocols);
+                let alert = handshaking.tls.alert();
+                let code = alert.map_or(TransportErrorCode::PROTOCOL_VIOLATION, |alert| {
+                    TransportErrorCode::crypto(alert.into())
+                });
                 Err(transport_error(code, error.to_string()))
             }
-        }
+        };
+        self.keep_noted();
+        result
     }
 
     fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
@@ -295,11 +341,11 @@ impl Session for ServerSession {
     }
 
     fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
-        let Phase::Handshake(connection) = &mut self.phase else {
+        let Phase::Handshake(handshaking) = &mut self.phase else {
             return None;
         };
         let before = buf.len();
-        let keys = match connection.write_hs(buf) {
+        let keys = match handshaking.tls.write_hs(buf) {
             None => {
                 if buf.len() == before {
                     self.shed();
@@ -378,8 +424,16 @@ impl Session for ServerSession {
 }
 
 thread_local! {
+    /// The last refusal of a handshake.
+    static REFUSED: Cell<Option<Refusal>> = const { Cell::new(None) };
     /// Whether a Handshake packet was read.
     static HANDSHAKE_READ: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The last refusal of a handshake on this thread since the last question. It is for one whose first datagram was
+/// refused: the library has forgotten its session.
+pub(super) fn last_refusal() -> Option<Refusal> {
+    REFUSED.take()
 }
 
 /// Whether this thread has read a Handshake packet since the last question. Its sender must have

@@ -178,7 +178,6 @@ impl<H: Handler> Shard<H> {
 #[derive(Debug)]
 enum NotAdmitted {
     Limit(RefusedConnection),
-    Tls(#[allow(dead_code, reason = "for the log")] rustls::Error),
     System(#[allow(dead_code, reason = "for the log")] io::Error),
 }
 
@@ -186,7 +185,6 @@ impl NotAdmitted {
     const fn reason(&self) -> RefusedConnection {
         match self {
             Self::Limit(refusal) => *refusal,
-            Self::Tls(_) => RefusedConnection::Tls,
             Self::System(_) => RefusedConnection::System,
         }
     }
@@ -243,13 +241,8 @@ fn admit(
     };
     let mut connection = Connection::new(socket, info, client);
     if let Some(config) = &kind.tls {
-        match tls::TlsSession::new(std::sync::Arc::clone(config)) {
-            Ok(session) => connection.tls = Some(Box::new(session)),
-            Err(error) => {
-                core.admission.release(address);
-                return Err(NotAdmitted::Tls(error));
-            }
-        }
+        let session = tls::TlsSession::new(std::sync::Arc::clone(config));
+        connection.tls = Some(Box::new(session));
     }
     if let Some(config) = &kind.websocket {
         let session = websocket::WebSocketSession::new(std::sync::Arc::clone(config));

@@ -8,7 +8,7 @@ use thin_vec::ThinVec;
 
 use crate::outbox::{Outbox, Pool};
 use crate::peers::Place;
-use crate::tls::{self, CIPHERTEXT_ROOM, ROUND_BYTES};
+use crate::tls::{self, CIPHERTEXT_ROOM};
 use crate::websocket;
 use crate::{CloseReason, ConnectionInfo};
 
@@ -440,7 +440,8 @@ impl Connection {
                 return Ok(Pushed::Everything);
             };
             let (taken, filled) = if gathered > 0 {
-                let plaintext = join(&slices[..used], &mut scratch.plaintext);
+                let most = tls.round_bytes();
+                let plaintext = join(&slices[..used], most, &mut scratch.plaintext);
                 let filled = tls
                     .encrypt(plaintext, &mut scratch.ciphertext)
                     .map_err(io::Error::other)?;
@@ -530,11 +531,11 @@ fn gather<'a>(
 }
 
 /// The plaintext of the next records: the first piece if it fills them or is alone, otherwise
-/// several pieces joined. A record costs more than a copy.
-fn join<'a>(slices: &'a [IoSlice<'_>], joined: &'a mut Vec<u8>) -> &'a [u8] {
+/// several pieces joined. A record costs more than a copy. The first piece is cut at `most` bytes.
+fn join<'a>(slices: &'a [IoSlice<'_>], most: usize, joined: &'a mut Vec<u8>) -> &'a [u8] {
     let first: &[u8] = slices.first().map_or(&[], |slice| slice);
     if slices.len() <= 1 || first.len() >= RECORD_BYTES {
-        return &first[..first.len().min(ROUND_BYTES)];
+        return &first[..first.len().min(most)];
     }
     joined.clear();
     for slice in slices {

@@ -19,7 +19,10 @@ use crate::peers::Peers;
 use crate::table::Table;
 use crate::udp::{self, UdpListener};
 use crate::websocket;
-use crate::{CloseReason, ConnectionId, ConnectionInfo, Network, PathStatistics, StreamId, Trace};
+use crate::{
+    CloseReason, ConnectionId, ConnectionInfo, FailedHandshake, HandshakeFault, Network,
+    PathStatistics, StreamId, Trace,
+};
 
 /// Slots that a survey looks at for each connection that it may show.
 const SLOTS_PER_SHOWN: usize = 8;
@@ -50,6 +53,8 @@ pub(super) struct Core {
     pub(super) relieved: Vec<ConnectionId>,
     /// Connections whose end the handler is to be told.
     pub(super) ended: Vec<ConnectionId>,
+    /// Handshakes that have failed, which the handler is to be told.
+    pub(super) failed: Vec<FailedHandshake>,
     /// The shard's counts.
     pub(super) counters: Arc<ShardCounters>,
     /// QUIC.
@@ -86,6 +91,7 @@ impl Core {
             dirty: Vec::new(),
             relieved: Vec::new(),
             ended: Vec::new(),
+            failed: Vec::new(),
             counters,
             udp,
             survey_at: 0,
@@ -144,17 +150,22 @@ impl Core {
 
     /// Ends a connection at once; its queue is dropped.
     pub(super) fn end(&mut self, id: ConnectionId, reason: CloseReason) {
+        self.leave_handshake(id, |connection| fault_of(&reason, connection));
+        self.end_announced(id, reason);
+    }
+
+    /// Ends a connection at once. If it is in its handshake, that has failed with this fault.
+    pub(super) fn cut(&mut self, id: ConnectionId, fault: HandshakeFault, detail: String) {
+        self.leave_handshake(id, |_| (fault, detail.clone()));
+        self.end_announced(id, CloseReason::Failed(detail));
+    }
+
+    fn end_announced(&mut self, id: ConnectionId, reason: CloseReason) {
         let Some(connection) = self.connections.get_mut(id) else {
             return;
         };
         if connection.phase == Phase::Dead {
             return;
-        }
-        if connection.phase == Phase::Handshake {
-            self.admission.release(connection.half_open_address());
-            let counters = self.counters.listener(connection.info.listener);
-            counters.failed_handshakes.add(1);
-            tracing::debug!(?id, peer = %connection.info.peer, ?reason, "a handshake failed");
         }
         connection.phase = Phase::Dead;
         // A reason that was given earlier, with an orderly close, says more.
@@ -168,25 +179,63 @@ impl Core {
 
     /// Closes a connection in order: its queue is written first.
     pub(super) fn begin_close(&mut self, id: ConnectionId, reason: Option<CloseReason>) {
+        let reason = reason.unwrap_or(CloseReason::Local);
+        self.leave_handshake(id, |connection| fault_of(&reason, connection));
+        self.close_announced(id, reason);
+    }
+
+    /// Closes a connection in order. If it is in its handshake, that has failed with this fault.
+    pub(super) fn refuse(&mut self, id: ConnectionId, fault: HandshakeFault, detail: String) {
+        self.leave_handshake(id, |_| (fault, detail.clone()));
+        self.close_announced(id, CloseReason::Failed(detail));
+    }
+
+    fn close_announced(&mut self, id: ConnectionId, reason: CloseReason) {
         let Some(connection) = self.connections.get_mut(id) else {
             return;
         };
         match connection.phase {
-            Phase::Handshake => {
-                self.admission.release(connection.half_open_address());
-                let counters = self.counters.listener(connection.info.listener);
-                counters.failed_handshakes.add(1);
-            }
-            Phase::Open => {}
+            Phase::Handshake | Phase::Open => {}
             Phase::Closing | Phase::Lingering | Phase::Dead => return,
         }
         connection.phase = Phase::Closing;
-        let reason = reason.unwrap_or(CloseReason::Local);
         let end = ConnectionEnd::new(reason, connection.sent_bytes);
         connection.end = Some(Box::new(end));
         let deadline_ms = self.now_ms + self.config.linger_ms;
         self.deadlines.push(Kind::Closing, deadline_ms, id);
         self.mark_dirty(id);
+    }
+
+    /// Counts a handshake that has failed, and notes it for the handler; nothing where it is finished. The caller ends or
+    /// closes the connection.
+    fn leave_handshake(
+        &mut self,
+        id: ConnectionId,
+        fault: impl FnOnce(&Connection) -> (HandshakeFault, String),
+    ) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            return;
+        };
+        if connection.phase != Phase::Handshake {
+            return;
+        }
+        self.admission.release(connection.half_open_address());
+        let (fault, detail) = fault(connection);
+        let ConnectionInfo {
+            listener,
+            transport,
+            peer,
+            ..
+        } = connection.info;
+        self.counters.listener(listener).fail(fault);
+        self.failed.push(FailedHandshake {
+            listener,
+            transport,
+            protocol: Box::default(),
+            peer,
+            fault,
+            detail,
+        });
     }
 
     /// A deadline of a connection has passed.
@@ -240,7 +289,8 @@ impl Core {
                 tracing::warn!(%balancer, detail, more, "a header of the PROXY protocol is refused");
             }
         }
-        self.end(id, CloseReason::Failed(format!("PROXY protocol: {detail}")));
+        let detail = format!("PROXY protocol: {detail}");
+        self.cut(id, HandshakeFault::ProxyHeader, detail);
     }
 
     /// Whether the handler still has to do with what came before the peer's end: it has an answer, or a pause of it lasts or
@@ -389,7 +439,7 @@ impl Core {
     #[cold]
     pub(super) fn end_after_panic(&mut self, id: ConnectionId, panic: &str) {
         tracing::error!(?id, panic, "a panic ended a connection; this is a bug");
-        self.end(id, CloseReason::Failed("internal error".into()));
+        self.cut(id, HandshakeFault::Internal, "internal error".into());
     }
 
     /// The system reported an error on a connection.
@@ -452,6 +502,30 @@ impl Connection {
         self.shut = true;
         self.socket.shutdown(std::net::Shutdown::Write)
     }
+}
+
+/// The fault of a handshake that ends for this reason.
+fn fault_of(reason: &CloseReason, connection: &Connection) -> (HandshakeFault, String) {
+    let is_silent = connection.received_bytes == 0;
+    let (fault, detail) = match reason {
+        CloseReason::Shutdown | CloseReason::Local => {
+            (HandshakeFault::Shutdown, "the server stops".to_owned())
+        }
+        CloseReason::TimedOut => {
+            let detail = "it was not finished within network.handshake_timeout_ms";
+            (HandshakeFault::TimedOut, detail.to_owned())
+        }
+        _ if is_silent => {
+            let detail = "the client went without a byte";
+            (HandshakeFault::NothingSent, detail.to_owned())
+        }
+        CloseReason::Failed(error) => (HandshakeFault::Abandoned, error.clone()),
+        CloseReason::Peer { .. } => {
+            let detail = "the client went in the middle, and did not say why";
+            (HandshakeFault::Abandoned, detail.to_owned())
+        }
+    };
+    (fault, detail)
 }
 
 /// Whether a deadline of this kind still has a meaning.

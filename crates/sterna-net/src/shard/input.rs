@@ -7,11 +7,11 @@ use super::connection::{Client, Connection, Hangup, Phase};
 use super::core::Core;
 use crate::contain::contain;
 use crate::proxy_header;
-use crate::tls::PARTIAL_ROOM;
+use crate::tls::{PARTIAL_ROOM, TlsFailure};
 use crate::udp::canonical;
 use crate::websocket::{self, Upgrade};
 use crate::{
-    CHUNK_BYTES, Chunk, CloseReason, ConnectionId, Handler, RefusedCertificate, StreamEnd, StreamId,
+    CHUNK_BYTES, Chunk, CloseReason, ConnectionId, Handler, HandshakeFault, StreamEnd, StreamId,
 };
 
 impl<H: Handler> Shard<H> {
@@ -159,7 +159,7 @@ impl<H: Handler> Shard<H> {
                     tracing::warn!(%peer, %balancer, ?refusal, more, "a connection was refused");
                 }
                 let detail = format!("refused: {}", refusal.name());
-                self.core.end(id, CloseReason::Failed(detail));
+                self.core.cut(id, HandshakeFault::Limit, detail);
                 None
             }
         }
@@ -203,7 +203,7 @@ impl<H: Handler> Shard<H> {
         }
         self.scratch.plaintext = plaintext;
         if let Some(error) = received.failure {
-            self.tls_failed(id, &error);
+            self.tls_failed(id, error);
         } else if received.ended {
             if let Some(connection) = self.core.connections.get_mut(id) {
                 connection.peer_side.end();
@@ -212,30 +212,7 @@ impl<H: Handler> Shard<H> {
         }
     }
 
-    fn tls_failed(&mut self, id: ConnectionId, error: &rustls::Error) {
-        let Some(connection) = self.core.connections.get_mut(id) else {
-            return;
-        };
-        if matches!(error, rustls::Error::NoApplicationProtocol) {
-            tracing::info!(
-                peer = %connection.info.peer,
-                listener = connection.info.listener,
-                "a client names no application protocol that is served here"
-            );
-        }
-        let is_missing = matches!(error, rustls::Error::NoCertificatesPresented);
-        // A server looks at no certificates but those of clients.
-        if is_missing || matches!(error, rustls::Error::InvalidCertificate(_)) {
-            let refused = RefusedCertificate {
-                listener: connection.info.listener,
-                transport: connection.info.transport,
-                protocol: Box::default(),
-                peer: connection.info.peer,
-                is_missing,
-                detail: error.to_string(),
-            };
-            self.handler.certificate_refused(&mut self.core, refused);
-        }
+    fn tls_failed(&mut self, id: ConnectionId, failure: TlsFailure) {
         let Some(connection) = self.core.connections.get_mut(id) else {
             return;
         };
@@ -244,8 +221,8 @@ impl<H: Handler> Shard<H> {
             self.core.pool.recycle_outbox(outbox);
         }
         connection.websocket = None;
-        self.core
-            .begin_close(id, Some(CloseReason::Failed(format!("TLS: {error}"))));
+        let TlsFailure { fault, detail } = failure;
+        self.core.refuse(id, fault, format!("TLS: {detail}"));
     }
 
     fn is_without_websocket(&self, id: ConnectionId) -> bool {
@@ -268,9 +245,13 @@ impl<H: Handler> Shard<H> {
             match contain(|| websocket.upgrade(bytes)) {
                 Err(panic) => return self.core.end_after_panic(id, &panic),
                 Ok(Upgrade::Incomplete) => return,
-                Ok(Upgrade::Refused { status, what }) => {
-                    tracing::debug!(?id, peer = %connection.info.peer, status, what, "no upgrade");
-                    self.core.begin_close(id, None);
+                Ok(Upgrade::Refused {
+                    status,
+                    fault,
+                    detail,
+                }) => {
+                    let detail = format!("WebSocket: {detail} (status {status})");
+                    self.core.refuse(id, fault, detail);
                     return;
                 }
                 Ok(Upgrade::Done {

@@ -289,8 +289,11 @@ impl<H: Handler> Shard<H> {
         }
     }
 
-    /// Tells the handler of connections that have ended, and removes those that are dead.
+    /// Tells the handler of handshakes that have failed and connections that have ended, and removes those that are dead.
     fn reap(&mut self) {
+        for failed in std::mem::take(&mut self.core.failed) {
+            self.handler.handshake_failed(&mut self.core, failed);
+        }
         // The handler may end others in turn.
         while let Some(id) = self.core.ended.pop() {
             let Some(connection) = self.core.connections.get_mut(id) else {

@@ -57,9 +57,7 @@ impl<H: Handler> Shard<H> {
                 // A connection that opens with early data is confirmed by an event of its own.
                 let _ = confirmed;
             }
-            EventKind::CertificateRefused { refused } => {
-                handler.certificate_refused(core, *refused);
-            }
+            EventKind::HandshakeFailed { failed } => handler.handshake_failed(core, *failed),
             EventKind::Chunk {
                 stream,
                 bytes,

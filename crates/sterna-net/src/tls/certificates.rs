@@ -7,7 +7,6 @@ use rustls::client::verify_server_name;
 use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 /// A certificate chain with its private key.
@@ -25,12 +24,12 @@ pub struct Identity {
 pub enum CertificateError {
     /// No identity was given.
     Empty,
-    /// The certificates are not PEM, or there are none.
-    Chain(rustls_pki_types::pem::Error),
-    /// The private key is not PEM, or there is none.
-    Key(rustls_pki_types::pem::Error),
-    /// The key does not belong to the certificate, or its kind is not supported.
-    Unusable(rustls::Error),
+    /// The certificates are not PEM, or there are none: why, in words.
+    Chain(String),
+    /// The private key is not PEM, or there is none: why, in words.
+    Key(String),
+    /// The key does not belong to the certificate, or a kind is not supported: why, in words.
+    Unusable(String),
     /// The trust anchors or revocation lists cannot be used.
     Authority(String),
 }
@@ -39,9 +38,9 @@ impl fmt::Display for CertificateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => f.write_str("no certificate was given"),
-            Self::Chain(error) => write!(f, "cannot read the certificates: {error}"),
-            Self::Key(error) => write!(f, "cannot read the private key: {error}"),
-            Self::Unusable(error) => write!(f, "cannot use certificate and key: {error}"),
+            Self::Chain(error) => write!(f, "of the file of the certificate: {error}"),
+            Self::Key(error) => write!(f, "of the file of the key: {error}"),
+            Self::Unusable(error) => f.write_str(error),
             Self::Authority(error) => write!(f, "cannot use the client authority: {error}"),
         }
     }
@@ -56,15 +55,8 @@ impl Identity {
     ///
     /// When either is missing or malformed.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, CertificateError> {
-        let chain = CertificateDer::pem_slice_iter(chain)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(CertificateError::Chain)?;
-        if chain.is_empty() {
-            return Err(CertificateError::Chain(
-                rustls_pki_types::pem::Error::NoItemsFound,
-            ));
-        }
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(CertificateError::Key)?;
+        let chain = sterna_tls::certificates(chain).map_err(CertificateError::Chain)?;
+        let key = sterna_tls::private_key(key).map_err(CertificateError::Key)?;
         Ok(Self { chain, key })
     }
 }
@@ -146,9 +138,10 @@ fn certify(identities: Vec<Identity>) -> Result<Vec<Arc<CertifiedKey>>, Certific
     identities
         .into_iter()
         .map(|identity| {
-            CertifiedKey::from_der(identity.chain, identity.key, &provider)
+            let Identity { chain, key } = identity;
+            CertifiedKey::from_der(chain.clone(), key.clone_key(), &provider)
                 .map(Arc::new)
-                .map_err(CertificateError::Unusable)
+                .map_err(|_| CertificateError::Unusable(sterna_tls::unusable(&chain, &key)))
         })
         .collect()
 }

@@ -15,6 +15,9 @@ use super::raw_keys::{KeyOnly, KnownKeys};
 use super::{Certificates, ClientAuth, ClientAuthority, ClientKeys, RawKeys};
 use crate::quic::{QuicConfig, TicketStore};
 
+/// Most bytes of plaintext in a record (RFC 8446, section 5.1).
+const FULL_RECORD_BYTES: u16 = 1 << 14;
+
 /// Versions of TLS that a listener on TCP speaks. QUIC is always TLS 1.3.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TlsVersions {
@@ -38,6 +41,9 @@ pub struct TlsConfig {
     pub alpn: Vec<Vec<u8>>,
     /// Versions spoken on TCP.
     pub versions: TlsVersions,
+    /// The most bytes of plaintext in a record on TCP, 512 to 16,384. A client that asks for less gets that, down to 512:
+    /// RFC 6066, section 4, or RFC 8449.
+    pub maximum_record_bytes: u16,
     /// On QUIC listeners the server shows its bare public key (RFC 7250) instead of a certificate.
     /// Clients that require a certificate are refused. Default: no.
     pub raw_keys: Option<RawKeys>,
@@ -56,6 +62,7 @@ impl TlsConfig {
             client_auth: ClientAuth::None,
             alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
             versions: TlsVersions::default(),
+            maximum_record_bytes: FULL_RECORD_BYTES,
             raw_keys: None,
             quic_sessions: Arc::new(TicketStore::default()),
         }

@@ -89,7 +89,7 @@ fn parse(keys: &[u8]) -> Result<FxHashSet<Box<[u8]>>, CertificateError> {
     SubjectPublicKeyInfoDer::pem_slice_iter(keys)
         .map(|key| key.map(|key| key.as_ref().into()))
         .collect::<Result<_, _>>()
-        .map_err(CertificateError::Key)
+        .map_err(|error| CertificateError::Key(error.to_string()))
 }
 
 /// Shows the public keys of certificates in their stead.

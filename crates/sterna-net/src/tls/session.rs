@@ -5,9 +5,13 @@ use std::sync::Arc;
 
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, InsufficientSizeError, UnbufferedStatus};
-use rustls::{Error, HandshakeKind, ServerConfig};
+use rustls::{Error, HandshakeKind};
 use thin_vec::ThinVec;
 
+use super::fault::classify;
+use super::hello::{FirstRecord, Hello};
+use super::record_sizes::BySize;
+use crate::handshake::HandshakeFault;
 use crate::outbox::Pool;
 
 /// Room that a caller of [`TlsSession::receive`] leaves in front of the read bytes, for earlier
@@ -16,6 +20,8 @@ use crate::outbox::Pool;
 pub(crate) const PARTIAL_ROOM: usize = 72 * 1024;
 /// Most plaintext encrypted at once: four full records.
 pub(crate) const ROUND_BYTES: usize = 4 * 16 * 1024;
+/// The same where records are small: the overhead of those of 64 bytes and more fits into the other half.
+const SMALL_ROUND_BYTES: usize = ROUND_BYTES / 2;
 /// Room for one round, with TLS's overhead for each record and a message of TLS's own.
 pub(crate) const CIPHERTEXT_ROOM: usize = ROUND_BYTES + 4 * 64 + 1024;
 
@@ -27,19 +33,84 @@ pub(crate) struct Received {
     /// The peer will send no more.
     pub(crate) ended: bool,
     /// The connection cannot go on; an alert that says so waits to be written.
-    pub(crate) failure: Option<Error>,
+    pub(crate) failure: Option<TlsFailure>,
+}
+
+/// Why a connection cannot go on.
+#[derive(Debug)]
+pub(crate) struct TlsFailure {
+    /// The fault of a handshake.
+    pub(crate) fault: HandshakeFault,
+    /// The fault in words.
+    pub(crate) detail: String,
+}
+
+/// The library's side of a connection.
+enum Stage {
+    /// Nothing but a part of the first record has come.
+    Start(Arc<BySize>),
+    /// The handshake is under way. The client's offers are for the log.
+    Handshake(UnbufferedServerConnection, Box<Begun>),
+    /// The handshake is finished.
+    Open(UnbufferedServerConnection),
+    /// There is no connection, for it could not be made.
+    Failed,
+}
+
+/// Facts about a client whose handshake has begun.
+struct Begun {
+    /// Its first bytes.
+    first: [u8; FIRST_BYTES],
+    hello: Option<Box<Hello>>,
+    configs: Arc<BySize>,
+}
+
+/// Bytes that tell what a client speaks that does not speak TLS.
+const FIRST_BYTES: usize = 8;
+
+impl Stage {
+    const fn connection(&self) -> Option<&UnbufferedServerConnection> {
+        match self {
+            Self::Handshake(tls, _) | Self::Open(tls) => Some(tls),
+            Self::Start(_) | Self::Failed => None,
+        }
+    }
+
+    const fn connection_mut(&mut self) -> Option<&mut UnbufferedServerConnection> {
+        match self {
+            Self::Handshake(tls, _) | Self::Open(tls) => Some(tls),
+            Self::Start(_) | Self::Failed => None,
+        }
+    }
+
+    const fn is_open(&self) -> bool {
+        matches!(self, Self::Open(_))
+    }
+
+    /// An error in our words.
+    fn explain(&self, error: &Error) -> TlsFailure {
+        let (fault, detail) = match self {
+            Self::Handshake(_, begun) => {
+                let served = begun.configs.protocols();
+                classify(error, &begun.first, begun.hello.as_deref(), served)
+            }
+            _ => classify(error, &[], None, &[]),
+        };
+        TlsFailure { fault, detail }
+    }
 }
 
 /// See the module's description.
 pub(crate) struct TlsSession {
-    tls: UnbufferedServerConnection,
+    stage: Stage,
     /// Records that are not complete yet; without memory when there are none.
     partial: Vec<u8>,
     /// Records to be written; without memory when there are none.
     pending: Vec<u8>,
     /// Written bytes of `pending`.
     written: usize,
-    opened: bool,
+    /// The client takes small records.
+    is_small: bool,
     close_sent: bool,
     /// Nothing but an alert that waits may follow.
     failed: bool,
@@ -48,7 +119,7 @@ pub(crate) struct TlsSession {
 impl fmt::Debug for TlsSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TlsSession")
-            .field("opened", &self.opened)
+            .field("opened", &self.stage.is_open())
             .field("partial_bytes", &self.partial.len())
             .field("pending_bytes", &self.pending().len())
             .finish_non_exhaustive()
@@ -56,32 +127,82 @@ impl fmt::Debug for TlsSession {
 }
 
 impl TlsSession {
-    pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Self, Error> {
-        Ok(Self {
-            tls: UnbufferedServerConnection::new(config)?,
+    pub(crate) fn new(configs: Arc<BySize>) -> Self {
+        Self {
+            stage: Stage::Start(configs),
             partial: Vec::new(),
             pending: Vec::new(),
             written: 0,
-            opened: false,
+            is_small: false,
             close_sent: false,
             failed: false,
-        })
+        }
     }
 
     /// The application protocol that was negotiated.
     pub(crate) fn protocol(&self) -> &[u8] {
-        self.tls.alpn_protocol().unwrap_or_default()
+        let tls = self.stage.connection();
+        tls.and_then(|tls| tls.alpn_protocol()).unwrap_or_default()
     }
 
     /// Whether the handshake resumed an earlier session.
     pub(crate) fn is_resumed(&self) -> bool {
-        self.tls.handshake_kind() == Some(HandshakeKind::Resumed)
+        let kind = self.stage.connection().and_then(|tls| tls.handshake_kind());
+        kind == Some(HandshakeKind::Resumed)
     }
 
     /// The client's certificates, end-entity first.
     pub(crate) fn peer_certificates(&self) -> ThinVec<Box<[u8]>> {
-        let chain = self.tls.peer_certificates().unwrap_or_default();
-        chain.iter().map(|der| der.as_ref().into()).collect()
+        let tls = self.stage.connection();
+        let chain = tls.and_then(|tls| tls.peer_certificates());
+        let chain = chain.unwrap_or_default().iter();
+        chain.map(|der| der.as_ref().into()).collect()
+    }
+
+    /// Most plaintext that [`TlsSession::encrypt`] takes at once.
+    pub(crate) const fn round_bytes(&self) -> usize {
+        if self.is_small {
+            SMALL_ROUND_BYTES
+        } else {
+            ROUND_BYTES
+        }
+    }
+
+    /// Begins the handshake once the first record is there, with records as small as the client asks for.
+    fn begin(&mut self, received: &[u8]) -> Result<(), TlsFailure> {
+        let Stage::Start(configs) = &self.stage else {
+            return Ok(());
+        };
+        let hello = match FirstRecord::of(received) {
+            FirstRecord::Incomplete => return Ok(()),
+            FirstRecord::Hello(hello) => Some(hello),
+            FirstRecord::Other => None,
+        };
+        let asked_bytes = hello.as_ref().and_then(|hello| hello.record_bytes);
+        let config = configs.of(asked_bytes);
+        self.is_small = config.max_fragment_size.is_some();
+        let mut first = [0; FIRST_BYTES];
+        let seen = received.len().min(FIRST_BYTES);
+        first[..seen].copy_from_slice(&received[..seen]);
+        let configs = Arc::clone(configs);
+        match UnbufferedServerConnection::new(config) {
+            Ok(tls) => {
+                let begun = Begun {
+                    first,
+                    hello,
+                    configs,
+                };
+                self.stage = Stage::Handshake(tls, Box::new(begun));
+                Ok(())
+            }
+            Err(error) => {
+                self.stage = Stage::Failed;
+                Err(TlsFailure {
+                    fault: HandshakeFault::Internal,
+                    detail: error.to_string(),
+                })
+            }
+        }
     }
 
     /// Takes `buffer[PARTIAL_ROOM..end]`, and appends the decrypted bytes to `plaintext`. The bytes
@@ -99,9 +220,15 @@ impl TlsSession {
             pool.recycle(std::mem::take(&mut self.partial));
         }
         let mut received = Received::default();
-        loop {
+        if let Err(failure) = self.begin(&buffer[start..end]) {
+            self.failed = true;
+            received.failure = Some(failure);
+            return received;
+        }
+        let mut failure: Option<Error> = None;
+        while let Some(tls) = self.stage.connection_mut() {
             let UnbufferedStatus { mut discard, state } =
-                self.tls.process_tls_records(&mut buffer[start..end]);
+                tls.process_tls_records(&mut buffer[start..end]);
             match state {
                 Ok(ConnectionState::ReadTraffic(mut records)) => {
                     while let Some(record) = records.next_record() {
@@ -111,7 +238,7 @@ impl TlsSession {
                                 plaintext.extend_from_slice(record.payload);
                             }
                             Err(error) => {
-                                received.failure.get_or_insert(error);
+                                failure.get_or_insert(error);
                                 break;
                             }
                         }
@@ -133,13 +260,13 @@ impl TlsSession {
                 }
                 // Early data is not enabled; input that does not fit the state is not read.
                 Ok(ConnectionState::ReadEarlyData(_)) => {
-                    received.failure = Some(Error::General("early data".into()));
+                    failure = Some(Error::General("early data".into()));
                 }
                 Ok(_) => {
                     start += discard;
                     break;
                 }
-                Err(error) => received.failure = Some(error),
+                Err(error) => failure = Some(error),
             }
             start += discard;
             if received.ended {
@@ -147,21 +274,15 @@ impl TlsSession {
             }
             // After an error only the alert is fetched, if there is one: records must not be looked
             // at again.
-            if received.failure.is_some() && !self.tls.wants_write() {
+            if failure.is_some() && !tls.wants_write() {
                 break;
             }
         }
-        self.failed = received.failure.is_some();
-        if !self.opened && !self.failed && !self.tls.is_handshaking() {
-            self.opened = true;
-            received.opened = true;
-        }
-        let goes_on = !(self.failed || received.ended);
+        let goes_on = failure.is_none() && !received.ended;
         if goes_on && start < end {
             let rest = &buffer[start..end];
             if rest.len() > PARTIAL_ROOM {
-                self.failed = true;
-                received.failure = Some(Error::General(
+                failure = Some(Error::General(
                     "a handshake message takes too many records".into(),
                 ));
             } else {
@@ -169,13 +290,32 @@ impl TlsSession {
                 self.partial.extend_from_slice(rest);
             }
         }
+        self.failed = failure.is_some();
+        received.failure = failure.map(|error| self.stage.explain(&error));
+        if !self.failed {
+            received.opened = self.open();
+        }
         received
     }
 
-    /// Encrypts up to [`ROUND_BYTES`] into `room`, which has [`CIPHERTEXT_ROOM`], and returns the
+    /// Notes the end of the handshake, once.
+    fn open(&mut self) -> bool {
+        match std::mem::replace(&mut self.stage, Stage::Failed) {
+            Stage::Handshake(tls, _) if !tls.is_handshaking() => {
+                self.stage = Stage::Open(tls);
+                true
+            }
+            other => {
+                self.stage = other;
+                false
+            }
+        }
+    }
+
+    /// Encrypts up to [`TlsSession::round_bytes`] into `room`, which has [`CIPHERTEXT_ROOM`], and returns the
     /// number of filled bytes.
     pub(crate) fn encrypt(&mut self, plaintext: &[u8], room: &mut [u8]) -> Result<usize, Error> {
-        debug_assert!(plaintext.len() <= ROUND_BYTES && room.len() >= CIPHERTEXT_ROOM);
+        debug_assert!(plaintext.len() <= self.round_bytes() && room.len() >= CIPHERTEXT_ROOM);
         self.write(Some(plaintext), room)
     }
 
@@ -186,7 +326,7 @@ impl TlsSession {
             return 0;
         }
         self.close_sent = true;
-        if !self.opened || self.failed {
+        if !self.stage.is_open() || self.failed {
             return 0;
         }
         self.write(None, room).unwrap_or(0)
@@ -202,9 +342,11 @@ impl TlsSession {
         let mut filled = 0;
         // All complete records were processed at their arrival. Only messages of TLS's own can
         // appear here, for example a change of keys.
+        let Some(tls) = self.stage.connection_mut() else {
+            return Err(Error::HandshakeNotComplete);
+        };
         loop {
-            let UnbufferedStatus { discard, state } =
-                self.tls.process_tls_records(&mut self.partial);
+            let UnbufferedStatus { discard, state } = tls.process_tls_records(&mut self.partial);
             debug_assert_eq!(discard, 0, "incomplete records stay");
             match state? {
                 ConnectionState::WriteTraffic(mut traffic) => {

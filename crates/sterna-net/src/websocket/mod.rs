@@ -7,6 +7,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use crate::config::WebSocketConfig;
+use crate::handshake::HandshakeFault;
 use crate::outbox::Outbox;
 
 pub(crate) use frame::{Decoded, Violation, code};
@@ -29,8 +30,10 @@ pub(crate) enum Upgrade {
     Refused {
         /// HTTP status code.
         status: u16,
+        /// The fault, for metrics.
+        fault: HandshakeFault,
         /// Text for the log.
-        what: &'static str,
+        detail: String,
     },
 }
 
@@ -114,12 +117,17 @@ impl WebSocketSession {
             Answer::Refuse {
                 status,
                 response,
-                what,
+                fault,
+                detail,
             } => {
                 self.staged = response;
                 self.stage = Stage::Deaf;
                 self.close_sent = true; // There are no frames to close with.
-                Upgrade::Refused { status, what }
+                Upgrade::Refused {
+                    status,
+                    fault,
+                    detail,
+                }
             }
         }
     }

@@ -5,6 +5,8 @@ use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest, Sha1};
 
 use crate::config::WebSocketConfig;
+use crate::handshake::HandshakeFault;
+use crate::is_authority;
 
 /// Most header fields of a request.
 const FIELDS: usize = 64;
@@ -31,8 +33,10 @@ pub(crate) enum Answer {
         status: u16,
         /// The response.
         response: Vec<u8>,
+        /// The fault, for metrics.
+        fault: HandshakeFault,
         /// Text for the log.
-        what: &'static str,
+        detail: String,
     },
 }
 
@@ -41,7 +45,10 @@ struct Refusal {
     reason: &'static str,
     /// A header field that the status requires.
     field: &'static str,
+    fault: HandshakeFault,
     what: &'static str,
+    /// The client's wish, for the log alone.
+    asked: Option<String>,
 }
 
 const fn refusal(status: u16, reason: &'static str, what: &'static str) -> Refusal {
@@ -49,7 +56,9 @@ const fn refusal(status: u16, reason: &'static str, what: &'static str) -> Refus
         status,
         reason,
         field: "",
+        fault: HandshakeFault::Upgrade,
         what,
+        asked: None,
     }
 }
 
@@ -69,7 +78,11 @@ pub(crate) fn answer(bytes: &[u8], config: &WebSocketConfig) -> Answer {
         Err(refusal) => Answer::Refuse {
             status: refusal.status,
             response: refuse(&refusal),
-            what: refusal.what,
+            fault: refusal.fault,
+            detail: match refusal.asked {
+                Some(asked) => format!("{}: {asked}", refusal.what),
+                None => refusal.what.to_owned(),
+            },
         },
     }
 }
@@ -95,7 +108,14 @@ fn examine<'a>(
                 "the request head is too long",
             ));
         }
-        Err(_) => return Err(bad_request("the request is not HTTP/1.1")),
+        Err(_) => {
+            let what = match bytes {
+                [22, 3, ..] => "this listener speaks no TLS, and the client does",
+                [0x10, ..] => "the client speaks MQTT without WebSocket",
+                _ => "the request is not HTTP/1.1",
+            };
+            return Err(bad_request(what));
+        }
     };
     if request.method != Some("GET") {
         return Err(Refusal {
@@ -111,9 +131,18 @@ fn examine<'a>(
         ));
     }
     let path = request.path.unwrap_or_default();
-    let path = path.split(['?', '#']).next().unwrap_or_default();
+    if path.contains('#') {
+        return Err(bad_request("a target has no fragment (`#`)"));
+    }
+    // A secret may follow.
+    let path = path.split('?').next().unwrap_or_default();
     if !config.paths.iter().any(|known| known == path) {
-        return Err(refusal(404, "Not Found", "no such path"));
+        let served = config.paths.join(", ");
+        return Err(Refusal {
+            fault: HandshakeFault::Path,
+            asked: Some(format!("{}; served are {served}", shown(path.as_bytes()))),
+            ..refusal(404, "Not Found", "no such path")
+        });
     }
     let fields: &[httparse::Header<'a>] = request.headers;
     let upgrade = Refusal {
@@ -126,22 +155,31 @@ fn examine<'a>(
     let Some(host) = only(fields, "host")? else {
         return Err(bad_request("no Host"));
     };
-    let Ok(authority) = std::str::from_utf8(host) else {
-        return Err(bad_request("Host is not text"));
+    let authority = std::str::from_utf8(host).ok();
+    let Some(authority) = authority.filter(|text| is_authority(text)) else {
+        return Err(bad_request("Host is no name of a host"));
     };
     // Before anything else is told of the server: the page may not be meant to know (RFC 6455,
     // section 10.2).
     let pages = config.pages.current();
     if !pages.is_host(config.on_loopback, authority) {
-        return Err(refusal(
-            421,
-            "Misdirected Request",
-            "this is not a name of the broker; http.hosts is the list of those that are",
-        ));
+        return Err(Refusal {
+            fault: HandshakeFault::Host,
+            asked: Some(shown(host)),
+            ..refusal(
+                421,
+                "Misdirected Request",
+                "this is not a name of the broker; http.hosts is the list of those that are",
+            )
+        });
     }
     let (origin, site) = (only(fields, "origin")?, only(fields, "sec-fetch-site")?);
     if let Err(what) = pages.admit(origin, site, authority) {
-        return Err(refusal(403, "Forbidden", what));
+        return Err(Refusal {
+            fault: HandshakeFault::Origin,
+            asked: origin.map(shown),
+            ..refusal(403, "Forbidden", what)
+        });
     }
     if !tokens(fields, "connection").any(|token| token.eq_ignore_ascii_case("upgrade")) {
         return Err(bad_request("Connection does not name the upgrade"));
@@ -174,8 +212,28 @@ fn agree<'a>(
     } else if tokens(fields, name).next().is_none() && !config.require_subprotocol {
         Ok("")
     } else {
-        Err(bad_request("no common subprotocol"))
+        let offered = (tokens(fields, name).take(MOST_SHOWN)).map(|name| shown(name.as_bytes()));
+        let mut offered = offered.collect::<Vec<_>>().join(", ");
+        if offered.is_empty() {
+            "none".clone_into(&mut offered);
+        }
+        let served = config.subprotocols.join(", ");
+        Err(Refusal {
+            fault: HandshakeFault::Subprotocol,
+            asked: Some(format!("the client offers {offered}; served are {served}")),
+            ..bad_request("no common subprotocol")
+        })
     }
+}
+
+/// Most names of a client's that the log gets.
+const MOST_SHOWN: usize = 8;
+
+/// Bytes of a client's, for the log.
+fn shown(bytes: &[u8]) -> String {
+    const MOST_BYTES: usize = 100;
+    let cut = &bytes[..bytes.len().min(MOST_BYTES)];
+    cut.escape_ascii().to_string()
 }
 
 fn values<'a>(fields: &'a [httparse::Header<'a>], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
@@ -236,6 +294,7 @@ fn refuse(refusal: &Refusal) -> Vec<u8> {
         reason,
         field,
         what,
+        ..
     } = refusal;
     let length = what.len() + 1;
     format!(

@@ -45,6 +45,8 @@ impl Server {
                 self.paused.remove(&key);
                 return;
             }
+            // Nobody else hears of it.
+            EventKind::HandshakeFailed { .. } => return,
             _ => assert!(
                 self.open.contains(&key),
                 "{event:?} of a connection that isn't open"

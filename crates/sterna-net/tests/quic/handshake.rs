@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quinn_proto::Dir;
 use sterna_net::quic::{EventKind, QuicConfig};
-use sterna_net::{CloseReason, StreamId, TransportKind};
+use sterna_net::{CloseReason, HandshakeFault, StreamId, TransportKind};
 
 use crate::world::{Fate, Identity, World, echo};
 
@@ -74,15 +74,43 @@ fn a_client_that_wants_another_protocol_is_refused_with_the_alert() {
         .to_string();
     assert!(lost.contains("aborted by peer"), "{lost}");
     world.run_for(Duration::from_secs(10));
-    assert_eq!(world.server.counters().refused_protocols, 1);
-    assert_eq!(world.server.counters().failed_handshakes, 1);
+    assert_eq!(
+        world.server.counters().failed[HandshakeFault::Alpn as usize],
+        1
+    );
+    assert_eq!(world.server.counters().failed.iter().sum::<u64>(), 1);
     assert_eq!(world.server.len(), 0);
     assert_eq!(world.server.half_open(), 0);
+    let [(_, told)] = &world.log[..] else {
+        panic!("one event: {:?}", world.log);
+    };
+    let EventKind::HandshakeFailed { failed } = &told.kind else {
+        panic!("a failed handshake: {told:?}");
+    };
+    assert_eq!(failed.fault, HandshakeFault::Alpn);
     assert!(
-        world.log.is_empty(),
-        "the handler never heard of it: {:?}",
-        world.log
+        failed.detail.contains("coap; served are mqtt"),
+        "{failed:?}"
     );
+}
+
+#[test]
+fn the_alert_of_a_client_is_told() {
+    let mut world = world();
+    // It trusts another server's certificate.
+    let tls = Identity::new().client_tls(&[b"mqtt"]);
+    let client = world.connect_with(Arc::new(tls), World::transport());
+    world.run_until(RTT * 3, |world| world.clients[client].lost.is_some());
+    world.run_for(Duration::from_secs(10));
+    assert_eq!(
+        world.server.counters().failed[HandshakeFault::Alert as usize],
+        1
+    );
+    let is_told = world.log.iter().any(|(_, event)| match &event.kind {
+        EventKind::HandshakeFailed { failed } => failed.detail.contains("the client's alert "),
+        _ => false,
+    });
+    assert!(is_told, "{:?}", world.log);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod balancer;
 mod chaos;
+mod handshakes;
 mod last_words;
 mod proxy;
 mod support;

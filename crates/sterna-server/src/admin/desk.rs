@@ -274,8 +274,9 @@ impl Desk<'_, '_> {
     pub(super) fn sender(&mut self, head: &Head) -> Result<Option<Identity>, Trouble> {
         self.admin.claims += 1;
         let claim = self.admin.claims;
+        let shown = head.field("authorization");
         let verdict =
-            (self.credentials).judge(self.cx, &self.admin.key, self.connection, claim, head);
+            (self.credentials).judge(self.cx, &self.admin.key, self.connection, claim, shown);
         match verdict {
             Verdict::Known(identity) => Ok(Some(identity)),
             Verdict::Wait => Ok(None),

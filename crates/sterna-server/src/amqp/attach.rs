@@ -106,15 +106,18 @@ impl Door {
         name: &str,
         (condition, detail): &Refusal,
     ) {
-        let peer = cx.net.info(client.id).map(|info| info.peer);
-        tracing::info!(
-            peer = peer.map(tracing::field::display),
-            client = &*client.container,
-            link = name,
-            condition = condition.as_str(),
-            detail,
-            "link refused"
-        );
+        if let Some(more) = cx.repeats(client.id, &client.container, detail) {
+            let peer = cx.net.info(client.id).map(|info| info.peer);
+            tracing::info!(
+                peer = peer.map(tracing::field::display),
+                client = &*client.container,
+                link = name,
+                condition = condition.as_str(),
+                detail,
+                more = (more > 0).then_some(more),
+                "link refused"
+            );
+        }
         // A link that is gone needs no refusal.
         let _ = client
             .engine

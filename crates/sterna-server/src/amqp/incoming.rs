@@ -137,7 +137,7 @@ impl Door {
             Err((condition, detail)) => {
                 let peer = cx.net.info(client.id).map(|info| info.peer);
                 let link = client.targets.get(&delivery.link);
-                if let Some(more) = cx.repeats(client.id, &client.container, condition.as_str()) {
+                if let Some(more) = cx.repeats(client.id, &client.container, &detail) {
                     tracing::info!(
                         peer = peer.map(tracing::field::display),
                         client = &*client.container,

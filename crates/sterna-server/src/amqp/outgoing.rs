@@ -99,12 +99,13 @@ pub(super) fn modify(
     let max_bytes = cx.policy.amqp.maximum_modified_annotations_bytes as usize;
     if let Some(message) = crate::mapping::modified(&form, annotations, max_bytes) {
         cx.broker.replace(session, tag, message);
-    } else {
+    } else if let Some(more) = cx.repeats(receiver, "", "annotations are not kept") {
         let peer = cx.net.info(receiver).map(|info| info.peer);
         tracing::info!(
             peer = peer.map(tracing::field::display),
             topic = delivery.message.topic(),
             max_bytes,
+            more = (more > 0).then_some(more),
             "annotations of a message that a receiver has modified are not kept: they are malformed, or \
              more than amqp.maximum_modified_annotations_bytes"
         );

@@ -144,12 +144,15 @@ impl Door {
                 DeliveryState::Declared(Declared { txn_id: &id })
             }
             Err((condition, detail)) => {
-                tracing::info!(
-                    client = &*client.container,
-                    condition = condition.as_str(),
-                    detail,
-                    "transaction refused"
-                );
+                if let Some(more) = cx.repeats(client.id, &client.container, detail) {
+                    tracing::info!(
+                        client = &*client.container,
+                        condition = condition.as_str(),
+                        detail,
+                        more = (more > 0).then_some(more),
+                        "transaction refused"
+                    );
+                }
                 rejected(*condition, detail)
             }
         };

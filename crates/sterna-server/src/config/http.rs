@@ -15,6 +15,10 @@ settings! {
         /// Origins of pages that may use the API and WebSocket (`https://example.org`). `*` is every origin. Pages of
         /// the listener's own origin are always allowed.
         reload cors_origins: Vec<String>;
+        /// Whether a token may come as `?access_token=` (RFC 6750, section 2.3), for browsers' EventSource and WebTransport,
+        /// which cannot send a field. Others keep and show addresses: see [tokens in
+        /// addresses](http.md#tokens-in-addresses).
+        reload access_token_parameter: bool = false;
         /// Names by which requests and WebSocket clients may address the broker, without port.
         reload hosts: Vec<String>, said "on loopback `localhost` and addresses, elsewhere every name";
         /// Whether `GET /` serves the [page](dashboard.md), also on admin listeners.
@@ -38,6 +42,9 @@ settings! {
         /// Requests of one connection that may be given up before they are answered, within ten seconds. More end the
         /// connection.
         reload maximum_resets: u32 = 128;
+        /// PING frames of one HTTP/2 connection within ten seconds, and as many SETTINGS, PRIORITY, and frames of unknown
+        /// kinds. More end the connection.
+        reload maximum_control_frames: u32 = 1024;
         /// Subscriptions of one connection at a time.
         reload maximum_subscriptions: u32 = 100;
         /// Filters of one subscription.

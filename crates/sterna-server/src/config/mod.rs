@@ -268,6 +268,7 @@ impl Config {
         problems.extend(self.authorization.unknown_listeners(&self.listeners));
         problems.extend((self.listeners.iter()).filter_map(Listener::proxy_protocol_problem));
         problems.extend(self.quic_problems());
+        problems.extend(self.tls.problems());
         problems.extend(self.amqp.problems());
         problems.extend(self.http.problems());
         problems.extend(self.broker.memory_problems());

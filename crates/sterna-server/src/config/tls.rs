@@ -23,8 +23,15 @@ settings! {
         restart require_client_certificate: bool = false;
         /// Whether the common name of a client's certificate is its user name.
         restart certificate_as_username: bool = false;
-        /// Whether TLS 1.2 is refused on TCP. QUIC is always TLS 1.3.
+        /// Whether TLS 1.2 is refused on TCP. QUIC is always TLS 1.3. Served are AES-GCM and ChaCha20-Poly1305, in TLS 1.2 with
+        /// ECDHE alone; X25519, P-256 and P-384. A client that has none of them is [named in the
+        /// log](operations.md#handshakes-that-fail).
         restart only_tls13: bool = false;
+        /// Bytes of plaintext in a record of TLS on TCP. A client that asks for less (RFC 6066, RFC 8449) gets that, down
+        /// to 512. Set it for [devices with small buffers](configuring.md#devices-with-small-buffers) that do not ask.
+        restart maximum_record_bytes: u16 = 16_384, within 512..=16_384;
+        /// Names of application protocols (ALPN) for MQTT beside `mqtt`, on TLS and QUIC, such as `x-amzn-mqtt-ca`.
+        restart mqtt_alpn: Vec<String>;
         /// Whether QUIC listeners show the certificate's public key alone (RFC 7250), for devices that know it. Clients
         /// that want a certificate are refused there.
         restart raw_public_key: bool = false;
@@ -45,7 +52,26 @@ settings! {
     }
 }
 
+/// Names of application protocols that mean something else, or are there anyway.
+const KNOWN_PROTOCOLS: [&str; 6] = ["mqtt", "amqp", "h3", "h2", "http/1.1", "http/1.0"];
+
 impl Tls {
+    /// The faults of the settings, each a sentence that names one setting.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let is_wrong = |name: &&String| {
+            name.is_empty() || name.len() > 255 || KNOWN_PROTOCOLS.contains(&name.as_str())
+        };
+        let wrong = self.mqtt_alpn.iter().filter(is_wrong);
+        wrong
+            .map(|name| {
+                format!(
+                    "tls.mqtt_alpn: `{name}` has to have 1 to 255 bytes, and be none of {}",
+                    KNOWN_PROTOCOLS.join(", ")
+                )
+            })
+            .collect()
+    }
+
     /// All files of this section.
     pub(crate) fn files(&self) -> Vec<&Path> {
         let single = [

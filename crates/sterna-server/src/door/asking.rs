@@ -74,15 +74,18 @@ impl Asking {
         match ticket {
             Ok(ticket) => questions.ticket = Some(ticket),
             Err(refusal) => {
-                let peer = cx.net.info(connection).map(|info| info.peer);
-                tracing::info!(
-                    peer = peer.map(tracing::field::display),
-                    user = subject.user,
-                    client = subject.client,
-                    topic,
-                    reason = refusal.name(),
-                    "the webhook cannot be asked"
-                );
+                if let Some(more) = cx.repeats(connection, subject.client, refusal.detail()) {
+                    let peer = cx.net.info(connection).map(|info| info.peer);
+                    tracing::info!(
+                        peer = peer.map(tracing::field::display),
+                        user = subject.user,
+                        client = subject.client,
+                        topic,
+                        reason = refusal.name(),
+                        more = (more > 0).then_some(more),
+                        "the webhook cannot be asked"
+                    );
+                }
             }
         }
         questions.ticket.is_some()

@@ -285,6 +285,7 @@ pub(crate) fn limits(
         max_assembling_bytes: http.maximum_assembling_bytes,
         max_requests: http.maximum_requests,
         max_resets: http.maximum_resets,
+        max_control_frames: http.maximum_control_frames,
         max_sessions: http.maximum_webtransport_sessions,
         max_session_streams: http.maximum_webtransport_streams,
         connect_timeout_ms: policy.connect_timeout_ms,

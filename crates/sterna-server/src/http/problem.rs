@@ -98,6 +98,8 @@ problem_kinds! {
     TooManyRequests = 429, "too-many-requests", "Too many requests";
     TooManySubscriptions = 429, "too-many-subscriptions", "Too many subscriptions";
     FieldsTooLarge = 431, "fields-too-large", "Fields too large";
+    /// An extended CONNECT for a protocol that is not served (RFC 9220, section 3).
+    NotImplemented = 501, "not-implemented", "Not implemented";
     /// A kept queue that the message is for.
     QueueFull = 503, "queue-full", "Queue full";
     /// Other nodes want the message, and the engine between nodes does not take it.

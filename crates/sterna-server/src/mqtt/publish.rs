@@ -253,7 +253,8 @@ fn tell_refused(
         (ReasonCode::QuotaExceeded, None) => cx.meters.not_retained(Protocol::Mqtt),
         _ => refuse(DropReason::Invalid),
     }
-    let Some(more) = cx.repeats(client.id, &client.name, reason.name()) else {
+    let what = refused.map_or_else(|| reason.name(), PublishRefusal::detail);
+    let Some(more) = cx.repeats(client.id, &client.name, what) else {
         return;
     };
     tracing::info!(

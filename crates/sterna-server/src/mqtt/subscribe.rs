@@ -113,13 +113,16 @@ fn subscribe_one(
         Err(SubscribeError::TooMany | SubscribeError::StoreFull) => ReasonCode::QuotaExceeded,
         Err(SubscribeError::NoQueueInCluster) => ReasonCode::SharedSubscriptionsNotSupported,
         Err(SubscribeError::NotAllowed) => {
-            let peer = cx.net.info(client.id).map(|info| info.peer);
-            tracing::info!(
-                peer = peer.map(tracing::field::display),
-                client = &*client.name,
-                filter,
-                "subscription refused"
-            );
+            if let Some(more) = cx.repeats(client.id, &client.name, "subscription refused") {
+                let peer = cx.net.info(client.id).map(|info| info.peer);
+                tracing::info!(
+                    peer = peer.map(tracing::field::display),
+                    client = &*client.name,
+                    filter,
+                    more = (more > 0).then_some(more),
+                    "subscription refused"
+                );
+            }
             ReasonCode::NotAuthorized
         }
         Err(SubscribeError::NoLocalOnShared | SubscribeError::NoSession) => {

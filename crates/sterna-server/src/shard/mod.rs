@@ -3,6 +3,7 @@
 mod bans;
 mod check;
 mod clock;
+mod handshakes;
 mod report;
 mod shortage;
 mod stopping;
@@ -12,12 +13,12 @@ use std::sync::Arc;
 use sterna_broker::{Broker, ConsumerId, CrowdedReader, Event, ShardId};
 use sterna_cluster::ToShard;
 use sterna_net::{
-    Chunk, CloseReason, ConnectionId, Handler, Network, RefusedCertificate, StreamEnd, StreamId,
+    Chunk, CloseReason, ConnectionId, FailedHandshake, Handler, Network, StreamEnd, StreamId,
 };
 
 use crate::admin;
 use crate::amqp;
-use crate::audit::{self, Login};
+use crate::audit;
 use crate::bans::Bans;
 use crate::cluster::Member;
 use crate::config::{OnLostRight, Protocol};
@@ -445,10 +446,8 @@ impl Handler for Shard {
         self.sys.sockets += u64::from(protocol != Protocol::Admin);
     }
 
-    fn certificate_refused(&mut self, net: &mut dyn Network, refused: RefusedCertificate) {
-        let protocol = (self.policy).protocol_of(refused.listener, &refused.protocol);
-        let repeats = (net.now_ms(), self.policy.repeats);
-        Login::certificate_refused((&self.meters, repeats), protocol, &refused);
+    fn handshake_failed(&mut self, net: &mut dyn Network, failed: FailedHandshake) {
+        handshakes::tell_failed(&self.meters, &self.policy, net.now_ms(), &failed);
     }
 
     fn takes_input(&mut self, net: &mut dyn Network) -> bool {

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sterna_net::{
-    BoundShard, Chunk, CloseReason, ConnectionId, ConnectionInfo, Courier, Gate, Handler,
-    ListenerConfig, ListenerTransport, Mailbox, Network, SHARE_BYTES, ShardConfig, ShardCounters,
-    ShardFigures, StreamEnd, StreamId, bind,
+    BoundShard, Chunk, CloseReason, ConnectionId, ConnectionInfo, Courier, FailedHandshake, Gate,
+    Handler, ListenerConfig, ListenerTransport, Mailbox, Network, SHARE_BYTES, ShardConfig,
+    ShardCounters, ShardFigures, StreamEnd, StreamId, bind,
 };
 
 /// How long a test waits for something that is to happen. A stalled machine takes long, so only what never comes fails.
@@ -34,6 +34,7 @@ pub(crate) enum Seen {
     Writable(ConnectionId),
     Closed(ConnectionId, CloseReason),
     Mail(usize),
+    Failed(FailedHandshake),
 }
 
 type Job = Box<dyn FnOnce(&mut Echo, &mut dyn Network) + Send>;
@@ -165,6 +166,10 @@ impl Handler for Echo {
         assert!(net.info(id).is_some(), "an open connection is known");
         self.open.push(id);
         self.log.add(self.shard, Seen::Opened(id));
+    }
+
+    fn handshake_failed(&mut self, _: &mut dyn Network, failed: FailedHandshake) {
+        self.log.add(self.shard, Seen::Failed(failed));
     }
 
     fn takes_input(&mut self, _: &mut dyn Network) -> bool {

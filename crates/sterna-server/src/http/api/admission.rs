@@ -5,7 +5,7 @@ use sterna_mqtt::topic;
 
 use super::answer::{Trouble, fail, respond};
 use super::ask;
-use super::credentials::{Verdict, claimed_user};
+use super::credentials::{self, Verdict, claimed_user};
 use super::open::Asker;
 use super::origin::{self, ALLOWED_FIELDS, Reader};
 use super::peer::{Claimed, Held, Peer, Until};
@@ -295,6 +295,13 @@ impl Api {
             Err(_) if is_open => {}
             Err(detail) => return Err(Trouble::new(Kind::Origin, detail)),
         }
+        if head
+            .protocol()
+            .is_some_and(|protocol| protocol != "webtransport")
+        {
+            let detail = "the only protocol of CONNECT is webtransport";
+            return Err(Trouble::new(Kind::NotImplemented, detail));
+        }
         if !has_method(&target.resource, head) {
             return Err(Trouble::method(allowed(&target.resource)));
         }
@@ -308,7 +315,8 @@ impl Api {
                 .map(|()| None);
         }
         if !is_replay_safe(&target, head, &cx.policy.rules) {
-            if head.field("early-data").is_some_and(|value| value == b"1") {
+            // Every value counts (RFC 8470, section 5.1).
+            if head.field("early-data").is_some() {
                 let detail = "what forwarded the request has it from early data";
                 return Err(Trouble::new(Kind::TooEarly, detail));
             }
@@ -319,14 +327,16 @@ impl Api {
                 return too_early(http, target);
             }
         }
-        if request.early && super::credentials::wait_for_proof(cx, peer.connection, head) {
+        let shown = credentials::shown(cx.policy, head, &target)?;
+        if request.early && credentials::wait_for_proof(cx, peer.connection, shown.as_deref()) {
             return too_early(http, target);
         }
         if request.early && listener.early_data == EarlyData::Off {
             return Ok(Some((target, Admitted::Later(Until::Confirmed))));
         }
         self.checks += 1;
-        let verdict = (peer.credentials).judge(cx, &self.key, peer.connection, self.checks, head);
+        let (key, number) = (&self.key, self.checks);
+        let verdict = (peer.credentials).judge(cx, key, peer.connection, number, shown.as_deref());
         let admitted = match verdict {
             Verdict::Known(mut identity) => {
                 let connection = peer.connection;

@@ -124,11 +124,19 @@ pub(crate) fn respond(
     fields: &[(&str, &[u8])],
     content: Content<'_>,
 ) {
-    let Some(reader) = reader else {
+    let is_endless = matches!(content, Content::Open);
+    if reader.is_none() && !is_endless {
         return out.respond(id, status, fields, content);
-    };
-    let mut all = Vec::with_capacity(fields.len() + 3);
+    }
+    let mut all = Vec::with_capacity(fields.len() + 4);
     all.extend_from_slice(fields);
+    if is_endless {
+        // Otherwise nginx gathers it before it sends anything.
+        all.push(("x-accel-buffering", b"no"));
+    }
+    let Some(reader) = reader else {
+        return out.respond(id, status, &all, content);
+    };
     all.push(("access-control-allow-origin", reader.as_bytes()));
     all.push(("access-control-expose-headers", EXPOSED_FIELDS.as_bytes()));
     all.push(("vary", b"origin"));

@@ -1,5 +1,6 @@
 //! The sender of a request: known by its credentials, the connection's certificate, or an earlier request on it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -7,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
 
 use super::answer::Trouble;
+use super::target::{Target, Token};
 use crate::authorization::Subject;
 use crate::config::HttpAuthentication;
 use crate::context::Context;
@@ -124,16 +126,62 @@ pub(crate) fn claimed_user(policy: &Policy, head: &Head) -> Option<String> {
     judge::loggable(policy, Claim::Password(user, password)).map(str::to_owned)
 }
 
-/// Whether a request waits until its client has shown that it is at its address: see [`judge::waits_for_proof`].
-pub(super) fn wait_for_proof(cx: &Context<'_>, connection: ConnectionId, head: &Head) -> bool {
-    let mut fields = Vec::new();
-    head.each_field("authorization", |value| fields.push(value));
-    let waits = |claim| judge::waits_for_proof(cx, connection, claim);
-    let value = match &*fields {
-        [] => return waits(Claim::Nothing),
-        [value] => std::str::from_utf8(value).unwrap_or_default().trim(),
-        _ => "",
+/// Whether a text can stand behind `Bearer` (RFC 6750, section 2.1).
+fn is_bearer(token: &str) -> bool {
+    let text = token.trim_end_matches('=');
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_part)
+}
+
+/// The credentials of a request: the value of the field Authorization, or a token of its target in the same form.
+///
+/// # Errors
+/// When a token is in the target and may not be there.
+pub(super) fn shown<'a>(
+    policy: &Policy,
+    head: &'a Head,
+    target: &Target<'_>,
+) -> Result<Option<Cow<'a, [u8]>>, Trouble> {
+    let field = head.field("authorization").map(Cow::Borrowed);
+    let refused = |detail: &'static str| Err(Trouble::new(Kind::InvalidParameter, detail));
+    let token = match &target.token {
+        Token::Absent => return Ok(field),
+        _ if !policy.http.access_token_parameter => {
+            return refused(
+                "a token in the address is not looked at: send the field authorization, or set \
+                 http.access_token_parameter",
+            );
+        }
+        Token::Malformed => return refused("`access_token` is one token"),
+        // RFC 6750, section 2: one way at a time.
+        Token::Is(_) if field.is_some() => {
+            return refused("`access_token` comes beside the field authorization");
+        }
+        Token::Is(_) if !matches!(head.method(), "GET" | "HEAD" | "CONNECT") => {
+            return refused(
+                "`access_token` is for requests that only read: others can send a field",
+            );
+        }
+        Token::Is(token) if !is_bearer(token) => {
+            return refused("`access_token` is one token");
+        }
+        Token::Is(token) => token,
     };
+    Ok(Some(Cow::Owned(format!("Bearer {token}").into_bytes())))
+}
+
+/// Whether a request with these credentials waits until its client has shown that it is at its address: see
+/// [`judge::waits_for_proof`].
+pub(super) fn wait_for_proof(
+    cx: &Context<'_>,
+    connection: ConnectionId,
+    shown: Option<&[u8]>,
+) -> bool {
+    let waits = |claim| judge::waits_for_proof(cx, connection, claim);
+    let Some(value) = shown else {
+        return waits(Claim::Nothing);
+    };
+    let value = std::str::from_utf8(value).unwrap_or_default().trim();
     let (scheme, value) = value.split_once(' ').unwrap_or_default();
     let value = value.trim_start();
     if scheme.eq_ignore_ascii_case("bearer") {
@@ -148,24 +196,17 @@ pub(super) fn wait_for_proof(cx: &Context<'_>, connection: ConnectionId, head: &
 }
 
 impl Credentials {
-    /// Judges a request. A verdict that takes longer comes by a letter of this number.
+    /// Judges a request with these credentials, in the form of the field Authorization, which the carriers let a request
+    /// have once. A verdict that takes longer comes by a letter of this number.
     pub(crate) fn judge(
         &mut self,
         cx: &Context<'_>,
         key: &hmac::Key,
         connection: ConnectionId,
         number: u64,
-        head: &Head,
+        shown: Option<&[u8]>,
     ) -> Verdict {
-        let mut fields = 0;
-        head.each_field("authorization", |_| fields += 1);
-        if fields > 1 {
-            // Each proof that is shown must hold, and one that nobody looks at would not.
-            let detail = "more than one Authorization field";
-            let trouble = Trouble::new(Kind::InvalidField, detail);
-            return Verdict::Refused(Refusal::Method, trouble);
-        }
-        if let Some(value) = head.field("authorization") {
+        if let Some(value) = shown {
             return self.judge_field(cx, key, connection, number, value);
         }
         let quiet = judge::judge(cx, connection, number, Claim::Nothing);

@@ -394,13 +394,17 @@ fn may_subscribe(
     {
         return Ok(());
     }
-    let peer = cx.net.info(peer.connection).map(|info| info.peer);
-    tracing::info!(
-        peer = peer.map(tracing::field::display),
-        user = identity.user(),
-        filter,
-        "subscription refused"
-    );
+    let name = identity.user().unwrap_or_default();
+    if let Some(more) = cx.repeats(peer.connection, name, "subscription refused") {
+        let peer = cx.net.info(peer.connection).map(|info| info.peer);
+        tracing::info!(
+            peer = peer.map(tracing::field::display),
+            user = identity.user(),
+            filter,
+            more = (more > 0).then_some(more),
+            "subscription refused"
+        );
+    }
     let detail = "the rules forbid to subscribe to this filter";
     Err(Trouble::new(Kind::Forbidden, detail))
 }

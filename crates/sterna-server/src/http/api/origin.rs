@@ -13,8 +13,8 @@ pub(super) const EXPOSED_FIELDS: &str = "allow, content-type, etag, idempotent-r
     sterna-response-topic, sterna-retain, sterna-session, sterna-topic, sterna-user-property";
 
 /// Fields of a request that pages of other origins may send.
-pub(super) const ALLOWED_FIELDS: &str = "accept, authorization, content-type, idempotency-key, \
-    if-none-match, last-event-id, sterna-correlation-data, sterna-expiry, sterna-payload-format, \
+pub(super) const ALLOWED_FIELDS: &str = "accept, authorization, cache-control, content-type, \
+    idempotency-key, if-none-match, last-event-id, sterna-correlation-data, sterna-expiry, sterna-payload-format, \
     sterna-qos, sterna-response-topic, sterna-retain, sterna-user-property";
 
 /// Decides whether the page that sent a request may.

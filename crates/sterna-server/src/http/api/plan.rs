@@ -72,9 +72,16 @@ impl Plan {
         }
         let (mut qos, mut retained, mut last) = (Qos::AtLeastOnce, true, false);
         let (mut session, mut after, mut wait_ms, mut max) = (None, None, None, None);
+        let mut seen: Vec<Cow<'_, str>> = Vec::new();
         for each in target.parameters() {
             let (name, value) =
                 each.map_err(|text| parameter(format!("`{text}` is not percent-encoded UTF-8")))?;
+            if name != "filter" {
+                if seen.contains(&name) {
+                    return Err(parameter(format!("`{name}` comes more than once")));
+                }
+                seen.push(name.clone());
+            }
             match &*name {
                 "filter" => filters.push(value.into()),
                 "qos" => {
@@ -320,6 +327,9 @@ mod tests {
             "filter=%ff",
             "last&filter=b",
             "session=a&after=-1",
+            "qos=1&qos=1",
+            "session=a&session=b",
+            "last&last",
         ] {
             let target = format!("/v1/topics/a?{query}");
             assert!(read_with(&target, &[]).is_err(), "{query}");

@@ -67,6 +67,56 @@ pub(super) struct Target<'a> {
     /// Path, as it came.
     pub(super) path: &'a str,
     query: Option<&'a str>,
+    /// The token in the query.
+    pub(super) token: Token<'a>,
+}
+
+/// The parameter with a token (RFC 6750, section 2.3). It is no parameter of a resource, and nobody but the judge sees its
+/// value.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Token<'a> {
+    Absent,
+    Is(Cow<'a, str>),
+    /// There are two, or one is not percent-encoded UTF-8.
+    Malformed,
+}
+
+impl std::fmt::Debug for Token<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Absent => "Absent",
+            Self::Is(_) => "Is(..)",
+            Self::Malformed => "Malformed",
+        })
+    }
+}
+
+/// The name of the parameter with a token.
+const TOKEN: &str = "access_token";
+
+impl<'a> Token<'a> {
+    fn of(query: Option<&'a str>) -> Self {
+        let mut values = parts(query).filter_map(|part| {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            is_token(name).then_some(value)
+        });
+        match (values.next(), values.next()) {
+            (None, _) => Self::Absent,
+            (Some(value), None) => decode(value).map_or(Self::Malformed, Self::Is),
+            (Some(_), Some(_)) => Self::Malformed,
+        }
+    }
+}
+
+/// Whether the parameter with a token has this name, as it came.
+fn is_token(name: &str) -> bool {
+    decode(name).is_some_and(|name| name == TOKEN)
+}
+
+/// The parameters of a query as they came.
+fn parts(query: Option<&str>) -> impl Iterator<Item = &str> {
+    let parts = query.into_iter().flat_map(|query| query.split('&'));
+    parts.filter(|part| !part.is_empty())
 }
 
 /// Why there is no such target.
@@ -109,19 +159,21 @@ impl<'a> Target<'a> {
             resource,
             path,
             query,
+            token: Token::of(query),
         })
     }
 
-    /// Names and values of the parameters, decoded; an error is the text of one that is not UTF-8.
+    /// Names and values of the parameters, decoded, without the token; an error is the text of one that is not UTF-8.
     /// A plus stands for itself, since it is a wildcard.
     pub(super) fn parameters(
         &self,
     ) -> impl Iterator<Item = Result<(Cow<'a, str>, Cow<'a, str>), &'a str>> + use<'a> {
-        let parts = self.query.into_iter().flat_map(|query| query.split('&'));
-        parts.filter(|part| !part.is_empty()).map(|part| {
+        let named = parts(self.query).map(|part| {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            decode(name).zip(decode(value)).ok_or(part)
-        })
+            (name, value, part)
+        });
+        let others = named.filter(|(name, ..)| !is_token(name));
+        others.map(|(name, value, part)| decode(name).zip(decode(value)).ok_or(part))
     }
 
     /// Refuses parameters where there are none.
@@ -138,12 +190,12 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The parameters as they came, without those that are named.
+    /// The parameters as they came, without those that are named, and without the token.
     pub(super) fn query_without(&self, names: &[&str]) -> String {
-        let parts = self.query.into_iter().flat_map(|query| query.split('&'));
-        let kept = parts.filter(|part| {
+        let kept = parts(self.query).filter(|part| {
             let name = part.split('=').next().unwrap_or_default();
-            !part.is_empty() && decode(name).is_some_and(|name| !names.contains(&&*name))
+            let is_kept = |name: &str| name != TOKEN && !names.contains(&name);
+            decode(name).is_some_and(|name| is_kept(&name))
         });
         kept.collect::<Vec<_>>().join("&")
     }

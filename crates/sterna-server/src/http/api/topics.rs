@@ -10,7 +10,7 @@ use super::answer::{Trouble, respond};
 use super::open::Asker;
 use super::peer::Peer;
 use super::publish::{check_name, may_publish};
-use super::target::{Resource, Target};
+use super::target::{Resource, Target, Token};
 use crate::authorization::MessageKind;
 use crate::context::Context;
 use crate::http::created::{Created, topic_record};
@@ -184,13 +184,18 @@ impl Api {
             return Err(Trouble::new(Kind::NoRetainedMessage, detail));
         };
         let etag = entity_tag(&message);
+        // RFC 6750, section 2.3: others have the address, and may not have what it gives.
+        let caching: &[u8] = match target.token {
+            Token::Absent => b"no-cache",
+            _ => b"no-store",
+        };
         let mut values: Vec<(&'static str, String)> = Vec::new();
         http_fields(&message, now_ms, |name, value| {
             values.push((name, value.to_owned()));
         });
         let mut fields: Vec<(&str, &[u8])> = vec![
             ("etag", etag.as_bytes()),
-            ("cache-control", b"no-cache"),
+            ("cache-control", caching),
             ("x-content-type-options", b"nosniff"),
             ("content-security-policy", SANDBOX),
         ];

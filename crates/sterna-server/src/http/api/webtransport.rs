@@ -444,13 +444,16 @@ fn give_up(
     stream: u64,
     detail: &str,
 ) {
-    let address = cx.net.info(peer.connection).map(|info| info.peer);
-    tracing::info!(
-        peer = address.map(tracing::field::display),
-        user = peer.name(),
-        detail,
-        "WebTransport stream given up"
-    );
+    if let Some(more) = cx.repeats(peer.connection, peer.name().unwrap_or_default(), detail) {
+        let address = cx.net.info(peer.connection).map(|info| info.peer);
+        tracing::info!(
+            peer = address.map(tracing::field::display),
+            user = peer.name(),
+            detail,
+            more = (more > 0).then_some(more),
+            "WebTransport stream given up"
+        );
+    }
     out.reset_session_stream(session, stream, BAD_FRAME);
 }
 

@@ -20,6 +20,7 @@ use super::{Identity, Refusal};
 use crate::authorization::{Answers, Recent};
 use crate::config;
 use crate::giving_way::Owner;
+use crate::repeats::{RepeatLimits, Repeats};
 use breaker::Breaker;
 pub(super) use breaker::Silence;
 pub(crate) use meters::{FIRST_BOUND_US, Meters, Outcome, Subject};
@@ -63,7 +64,16 @@ struct Service {
     /// Fields of each request, with their ends of line.
     fields: String,
     breaker: Mutex<Breaker>,
+    /// Lines of the log about answers that are not good.
+    lines: Repeats,
+    since: Instant,
 }
+
+/// How often the log gets a line about answers that are not good. The threads that ask have no shard.
+const LINES: RepeatLimits = RepeatLimits {
+    interval_ms: 10_000,
+    lines: 16,
+};
 
 impl Drop for Webhook {
     fn drop(&mut self) {
@@ -399,6 +409,8 @@ impl Service {
             endpoint,
             fields: fields.to_owned(),
             breaker: Mutex::new(Breaker::new(config.failures, pause)),
+            lines: Repeats::default(),
+            since: Instant::now(),
         }))
     }
 
@@ -426,7 +438,12 @@ impl Service {
         answer
             .and_then(|answer| read(&answer, &self.url))
             .map_err(|why| {
-                tracing::warn!(url, why, "the webhook gives no good answer");
+                // One for all that ask: in an outage there may be thousands.
+                let now_ms = self.since.elapsed().as_millis() as u64;
+                if let Some(more) = self.lines.pass(now_ms, LINES, None, "no good answer") {
+                    let more = (more > 0).then_some(more);
+                    tracing::warn!(url, why, more, "the webhook gives no good answer");
+                }
                 Refusal::Webhook
             })
     }

@@ -1,7 +1,7 @@
 //! Listeners, QUIC among them, and tickets of TLS.
 
 use sterna_net::quic::Counters as QuicCounters;
-use sterna_net::{ListenerFigures, RefusedConnection};
+use sterna_net::{HandshakeFault, ListenerFigures, RefusedConnection};
 
 use super::Scrape;
 use crate::metrics::page::Page;
@@ -38,7 +38,7 @@ const BY_LISTENER: [(&str, &str, OfListener); 3] = [
 ];
 
 /// Counters by QUIC listener.
-const BY_QUIC_LISTENER: [(&str, &str, OfQuic); 6] = [
+const BY_QUIC_LISTENER: [(&str, &str, OfQuic); 5] = [
     (
         "sterna_quic_retries",
         "First packets answered with Retry",
@@ -48,11 +48,6 @@ const BY_QUIC_LISTENER: [(&str, &str, OfQuic); 6] = [
         "sterna_quic_ignored",
         "First packets left unanswered, or refused, because of a limit on connections",
         |quic| quic.ignored,
-    ),
-    (
-        "sterna_quic_refused_protocols",
-        "Handshakes refused because nothing that the client offered is served (ALPN)",
-        |quic| quic.refused_protocols,
     ),
     (
         "sterna_quic_amplification_stops",
@@ -113,7 +108,7 @@ impl Scrape {
                 listener.handshakes.saturating_sub(listener.resumed)
             }),
             ("resumed", |listener| listener.resumed),
-            ("failed", |listener| listener.failed_handshakes),
+            ("failed", |listener| listener.failed.iter().sum()),
         ];
         let handshakes = names.clone().flat_map(|(at, name)| {
             kinds.map(|(kind, number)| ([name.as_str(), kind], sum(at, &number)))
@@ -123,6 +118,18 @@ impl Scrape {
             "Handshakes of TLS and QUIC, and upgrades to WebSocket that failed",
             ["listener", "kind"],
             handshakes,
+        );
+        let failed = names.clone().flat_map(|(at, name)| {
+            HandshakeFault::ALL.map(|fault| {
+                let number = sum(at, &|listener| listener.failed[fault as usize]);
+                ([name.as_str(), fault.name()], number)
+            })
+        });
+        page.counters(
+            "sterna_handshakes_failed",
+            "Handshakes of TLS and QUIC, and upgrades to WebSocket, that failed, by their fault",
+            ["listener", "reason"],
+            failed,
         );
         let quic_names = names.filter(|(at, _)| is_quic(*at));
         let of_quic = |at: usize, number: OfQuic| {

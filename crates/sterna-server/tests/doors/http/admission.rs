@@ -14,7 +14,7 @@ use crate::http::publish::{config, problem};
 const V5: Version = Version::V5;
 
 /// Users and tokens, and nobody else.
-fn guarded(change: impl FnOnce(&mut Config)) -> (tempfile::TempDir, Config) {
+pub(crate) fn guarded(change: impl FnOnce(&mut Config)) -> (tempfile::TempDir, Config) {
     let directory = tempfile::tempdir().expect("a folder");
     let passwords = directory.path().join("passwords");
     let record = |password: &str| {

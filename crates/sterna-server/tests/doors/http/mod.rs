@@ -1,5 +1,6 @@
 //! HTTP: what carries requests and responses, and what answers them, driven by hand.
 
+mod address_tokens;
 mod admission;
 mod backpressure;
 mod cross;
@@ -14,6 +15,7 @@ mod polls;
 mod publish;
 mod resume;
 mod robustness;
+mod said_once;
 mod sessions;
 mod subscribe;
 mod topics;

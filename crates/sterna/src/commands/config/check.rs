@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             if !args.quiet {
                 eprintln!("sterna config check: {}", verdict(file));
             }
-            for warning in configuration.warnings() {
+            for warning in Server::warnings(&configuration) {
                 eprintln!("warning: {warning}");
             }
             if !args.quiet {
