@@ -11,6 +11,7 @@ use crate::far_group::group_of_root;
 use crate::list::KeyedList;
 use crate::mail::Claim;
 use crate::message::{Message, Origin};
+use crate::name::SessionName;
 use crate::nodes::{List, NIL};
 use crate::records::SubscriptionRecord;
 use crate::rights::Endpoint;
@@ -207,7 +208,7 @@ const NO_CONSUMER: u64 = u64::MAX;
 /// A session. Its size is what an idle one costs; what few need is behind a pointer.
 #[derive(Debug)]
 pub(crate) struct BrokerSession<P> {
-    pub(crate) client_id: Arc<str>,
+    pub(crate) name: SessionName,
     pub(crate) protocol: P,
     pub(crate) subscriptions: KeyedList<Arc<str>, Subscription>,
     /// Its consumer's number, or [`NO_CONSUMER`]: half the size of an `Option`.
@@ -251,10 +252,10 @@ pub(crate) struct BrokerSession<P> {
 }
 
 impl<P: DoorState> BrokerSession<P> {
-    pub(crate) fn new(client_id: Arc<str>, generation: u32, state: State) -> Self {
+    pub(crate) fn new(name: SessionName, generation: u32, state: State) -> Self {
         Self {
-            origin: Origin::of_client(&client_id),
-            client_id,
+            origin: Origin::of_client(name.text()),
+            name,
             protocol: P::default(),
             subscriptions: KeyedList::default(),
             consumer: NO_CONSUMER,
@@ -301,7 +302,7 @@ impl<P> BrokerSession<P> {
 
     /// Whether it is the root of a shared subscription of the cluster.
     pub(crate) fn is_root(&self) -> bool {
-        group_of_root(&self.client_id).is_some()
+        group_of_root(&self.name).is_some()
     }
 
     pub(crate) fn set_consumer(&mut self, consumer: Option<ConsumerId>) {

@@ -198,7 +198,7 @@ impl Context<'_> {
     }
 
     /// Opens a session.
-    pub(crate) fn open(&mut self, request: OpenSession<'_>) -> Result<Opened, OpenError> {
+    pub(crate) fn open(&mut self, request: OpenSession) -> Result<Opened, OpenError> {
         if let Some(fence) = self.fence {
             self.broker.set_unsure(fence.is_shut());
         }

@@ -1,7 +1,5 @@
 //! Opening, closing and ending sessions (MQTT 5.0, sections 3.1 and 4.1).
 
-use std::sync::Arc;
-
 use super::Broker;
 use super::wills::new_will;
 use crate::account::Account;
@@ -30,22 +28,18 @@ impl<P: DoorState> Broker<P> {
     /// A session that another shard has is asked for, and arrives with an [`Event::Opened`](crate::Event::Opened).
     ///
     /// # Errors
-    /// When the session belongs to another user, a limit forbids it, or the will can't be published.
-    pub fn open(&mut self, now_ms: u64, request: OpenSession<'_>) -> Result<Opened, OpenError> {
+    /// When a limit forbids it, or the will can't be published.
+    pub fn open(&mut self, now_ms: u64, request: OpenSession) -> Result<Opened, OpenError> {
         let opened = self.claim_and_open(now_ms, request)?;
         let (Opened::Ready { session, .. } | Opened::Pending { session }) = opened;
         self.judge_opened(now_ms, session);
         Ok(opened)
     }
 
-    fn claim_and_open(
-        &mut self,
-        now_ms: u64,
-        request: OpenSession<'_>,
-    ) -> Result<Opened, OpenError> {
+    fn claim_and_open(&mut self, now_ms: u64, request: OpenSession) -> Result<Opened, OpenError> {
         // Its record could not be kept, and nobody would be told for as long.
         let is_kept = request.expiry_s > 0 || (request.will.is_some() && self.keeps_of_node());
-        if is_kept && (self.queues.store.is_stuck() || self.lacks_room_for(request.client_id)) {
+        if is_kept && (self.queues.store.is_stuck() || self.lacks_room_for(&request.name)) {
             return Err(OpenError::StoreFull);
         }
         if request.expiry_s > 0 && self.is_unsure() {
@@ -68,12 +62,12 @@ impl<P: DoorState> Broker<P> {
         let slot = self.queues.sessions.vacant_slot();
         let generation = self.directory.next_opening();
         let shard = self.shard;
-        let is_root = group_of_root(request.client_id).is_some();
+        let is_root = group_of_root(&request.name).is_some();
         let rights = self.rights.as_ref().filter(|_| !is_root);
         let most_of_user = rights.and_then(|rights| {
             rights.most_sessions(Holder {
-                client_id: request.client_id,
-                owner: request.user,
+                client_id: request.name.id(),
+                owner: request.name.user(),
                 endpoint: None,
             })
         });
@@ -82,17 +76,13 @@ impl<P: DoorState> Broker<P> {
         } else {
             Admission::Limited
         };
-        let claimed = self.directory.claim(
-            request.client_id,
-            request.user,
-            shard,
-            (admission, most_of_user),
-            || Owner {
+        let claimed = self
+            .directory
+            .claim(&request.name, shard, (admission, most_of_user), || Owner {
                 shard,
                 slot,
                 generation,
-            },
-        );
+            });
         let opened = match claimed {
             Claimed::Here(owner) => match self.open_here(now_ms, owner, request) {
                 Ok(opened) => opened,
@@ -102,12 +92,8 @@ impl<P: DoorState> Broker<P> {
                     return Err(error);
                 }
             },
-            Claimed::Elsewhere {
-                client_id,
-                old,
-                new,
-            } => {
-                let session = BrokerSession::new(client_id, generation, State::Claiming);
+            Claimed::Elsewhere { name, old, new } => {
+                let session = BrokerSession::new(name, generation, State::Claiming);
                 self.queues.sessions.insert(session);
                 let clean_start = request.clean_start;
                 let key = self.seat(slot, request);
@@ -133,8 +119,8 @@ impl<P: DoorState> Broker<P> {
                 );
                 Opened::Pending { session: key }
             }
-            Claimed::New { client_id, .. } => {
-                let session = BrokerSession::new(client_id, generation, State::Active);
+            Claimed::New { name, .. } => {
+                let session = BrokerSession::new(name, generation, State::Active);
                 self.queues.sessions.insert(session);
                 let key = self.seat(slot, request);
                 self.begin_new(now_ms, slot, key, is_clean)
@@ -142,10 +128,6 @@ impl<P: DoorState> Broker<P> {
             Claimed::Full => {
                 self.directory.remove_will(will_bytes);
                 return Err(OpenError::TooManySessions);
-            }
-            Claimed::Foreign => {
-                self.directory.remove_will(will_bytes);
-                return Err(OpenError::OtherUser);
             }
         };
         self.finish(now_ms);
@@ -157,7 +139,7 @@ impl<P: DoorState> Broker<P> {
         &mut self,
         now_ms: u64,
         owner: Owner,
-        request: OpenSession<'_>,
+        request: OpenSession,
     ) -> Result<Opened, OpenError> {
         let slot = owner.slot;
         let state = self
@@ -187,7 +169,7 @@ impl<P: DoorState> Broker<P> {
             self.queues.sessions[slot].attendance = self.directory.next_opening();
             slot
         } else {
-            let client_id = Arc::clone(&session.client_id);
+            let name = session.name.clone();
             self.take_orphaned_will(slot);
             self.end_session(now_ms, slot, false);
             let slot = self.queues.sessions.vacant_slot();
@@ -198,10 +180,10 @@ impl<P: DoorState> Broker<P> {
                 generation,
             };
             // Another shard may have registered since: its claim finds that the session has ended.
-            if !self.directory.reregister(&client_id, owner, new) {
+            if !self.directory.reregister(&name, owner, new) {
                 return Err(OpenError::TakenOver);
             }
-            let session = BrokerSession::new(client_id, generation, State::Active);
+            let session = BrokerSession::new(name, generation, State::Active);
             self.queues.sessions.insert(session);
             slot
         };
@@ -232,7 +214,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Opens a session that this shard has claimed from another and that is yet to come.
-    fn open_coming(&mut self, owner: Owner, request: OpenSession<'_>) -> Result<Opened, OpenError> {
+    fn open_coming(&mut self, owner: Owner, request: OpenSession) -> Result<Opened, OpenError> {
         let mut slot = owner.slot;
         self.evict_claimer(slot, request.clean_start, EvictReason::TakenOver);
         let session = &mut self.queues.sessions[slot];
@@ -240,7 +222,7 @@ impl<P: DoorState> Broker<P> {
         if session.rare.as_ref().is_some_and(|rare| rare.discard) {
             // The coming session is dropped, but messages may still be on their way to it. They must not reach the
             // new session, so it is another, and waits like one of another shard.
-            let client_id = Arc::clone(&session.client_id);
+            let name = session.name.clone();
             let vacant = self.queues.sessions.vacant_slot();
             let new = Owner {
                 shard: self.shard,
@@ -259,11 +241,11 @@ impl<P: DoorState> Broker<P> {
                 to,
             };
             // Another shard may have registered since: its claim will wait here instead.
-            if !self.directory.reregister(&client_id, owner, new) {
+            if !self.directory.reregister(&name, owner, new) {
                 return Err(OpenError::TakenOver);
             }
             self.queues.sessions[slot].rare_mut().next_claim = Some(claim);
-            let session = BrokerSession::new(client_id, attendance, State::Claiming);
+            let session = BrokerSession::new(name, attendance, State::Claiming);
             slot = self.queues.sessions.insert(session);
         } else {
             session.attendance = attendance;
@@ -274,7 +256,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Gives a session its new consumer.
-    fn seat(&mut self, slot: u32, request: OpenSession<'_>) -> SessionKey {
+    fn seat(&mut self, slot: u32, request: OpenSession) -> SessionKey {
         let session = &mut self.queues.sessions[slot];
         debug_assert!(
             !session.is_connected() && session.will.is_none(),
@@ -340,13 +322,11 @@ impl<P: DoorState> Broker<P> {
     /// Gathers the record of a session.
     fn store_session(&mut self, slot: u32, expires_at_ms: Option<u64>) {
         let session = &self.queues.sessions[slot];
-        let user = self.directory.user_of(&session.client_id);
         let record = SessionRecord {
-            user: user.as_deref().map(Into::into),
             expiry_s: session.expiry_s,
             expires_at_ms,
         };
-        let change = records::put(Kind::Session, &session.client_id, &[], record.encode());
+        let change = records::put(Kind::Session, session.name.text(), &[], record.encode());
         self.queues.changes.push(change);
     }
 
@@ -359,7 +339,7 @@ impl<P: DoorState> Broker<P> {
             return;
         }
         let session = &queues.sessions[slot];
-        let name = &session.client_id;
+        let name = session.name.text();
         let mut removed = |kind: Kind, rest: &[u8]| {
             queues.changes.push(records::remove(kind, name, rest));
         };
@@ -469,7 +449,7 @@ impl<P: DoorState> Broker<P> {
         let queues = &mut self.queues;
         queues.forget_holder(QueueKey::Session(slot));
         if let Some(watcher) = &queues.loss_watcher {
-            watcher.ended(&queues.sessions[slot].client_id, cause);
+            watcher.ended(&queues.sessions[slot].name, cause);
         }
         let session = &mut queues.sessions[slot];
         debug_assert!(session.is_connected() && session.state == State::Active);
@@ -587,9 +567,9 @@ impl<P: DoorState> Broker<P> {
                 // Another shard may have a session of the name from here on, with records.
                 self.append_changes();
             }
-            if self.directory.unregister(&session.client_id, owner) && self.is_in_cluster() {
-                let client_id = Arc::clone(&session.client_id);
-                self.note(Ownership::Release { client_id });
+            if self.directory.unregister(&session.name, owner) && self.is_in_cluster() {
+                let name = session.name.clone();
+                self.note(Ownership::Release { name });
             }
         }
     }
@@ -616,8 +596,8 @@ impl<P: DoorState> Broker<P> {
         let mut given_back = Vec::new();
         for entry in self.queues.drain(ledger) {
             if entry.is_kept && entry.is_owned && entry.position != 0 {
-                let client_id = &self.queues.sessions[slot].client_id;
-                let change = records::remove(Kind::Owned, client_id, &owned_key(&entry));
+                let name = self.queues.sessions[slot].name.text();
+                let change = records::remove(Kind::Owned, name, &owned_key(&entry));
                 self.queues.disowned.push(change);
             }
             if entry.qos != Qos::ExactlyOnce || entry.is_kept {

@@ -10,6 +10,7 @@ mod wire;
 use std::collections::BTreeMap;
 
 use crate::message::Qos;
+use crate::name::SessionName;
 use crate::route::{Rest, RouteFlags};
 use crate::store::Change;
 pub use carried::{
@@ -23,7 +24,7 @@ pub(crate) use wire::{Fields, HIGHEST_PLACE, number_bytes, put_bytes, put_number
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// A session: its user and its expiry.
+    /// A session: its expiry.
     Session = b's',
     /// A subscription of a session, by its filter.
     Subscription = b'u',
@@ -89,10 +90,10 @@ pub(crate) fn split_key(key: &[u8]) -> Option<(Kind, &str, &[u8])> {
 
 /// The session that a record is of, by its key; `None` for a record of something else.
 #[must_use]
-pub fn name_of(key: &[u8]) -> Option<&str> {
+pub fn name_of(key: &[u8]) -> Option<SessionName> {
     match split_key(key)? {
         (Kind::Group | Kind::Retained | Kind::Node | Kind::Shared | Kind::Judged, ..) => None,
-        (_, name, _) => Some(name),
+        (_, name, _) => SessionName::of_text(name),
     }
 }
 
@@ -128,10 +129,10 @@ pub fn settle(
     is_its: bool,
 ) -> bool {
     let name = records.keys().find_map(|key| name_of(key));
-    let Some(name) = name.map(str::to_owned) else {
+    let Some(name) = name else {
         return false;
     };
-    let rounds = self::key(Kind::Rounds, &name, &[]);
+    let rounds = self::key(Kind::Rounds, name.text(), &[]);
     let known = (records.get(&rounds)).and_then(|value| (**value).try_into().ok());
     let is_news = known.map_or(is_its, |known| {
         let known = u64::from_be_bytes(known);
@@ -141,7 +142,7 @@ pub fn settle(
         return false;
     }
     records.insert(rounds, round.to_be_bytes().into());
-    records.insert(self::key(Kind::Door, &name, key), Box::default());
+    records.insert(self::key(Kind::Door, name.text(), key), Box::default());
     true
 }
 
@@ -164,7 +165,6 @@ pub(crate) fn remove(kind: Kind, name: &str, rest: &[u8]) -> Change {
 /// A session, as stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SessionRecord {
-    pub(crate) user: Option<Box<str>>,
     pub(crate) expiry_s: u32,
     /// When it expires, if it is away; `None` where it has a consumer or never expires.
     pub(crate) expires_at_ms: Option<u64>,
@@ -175,9 +175,6 @@ impl SessionRecord {
         let mut out = Vec::with_capacity(16);
         put_number(&mut out, u64::from(self.expiry_s));
         put_number(&mut out, self.expires_at_ms.map_or(0, |at_ms| at_ms + 1));
-        if let Some(user) = &self.user {
-            put_bytes(&mut out, user.as_bytes());
-        }
         out
     }
 
@@ -185,12 +182,7 @@ impl SessionRecord {
         let mut fields = Fields::new(record);
         let expiry_s = u32::try_from(fields.number()?).ok()?;
         let expires_at_ms = fields.number()?.checked_sub(1);
-        let user = match fields.rest() {
-            [] => None,
-            _ => Some(fields.text()?.into()),
-        };
         Some(Self {
-            user,
             expiry_s,
             expires_at_ms,
         })
@@ -295,14 +287,11 @@ mod tests {
     #[test]
     fn records_come_back() {
         for expires_at_ms in [None, Some(0), Some(u64::MAX - 1)] {
-            for user in [None, Some("ann".into()), Some("".into())] {
-                let record = SessionRecord {
-                    user,
-                    expiry_s: 7,
-                    expires_at_ms,
-                };
-                assert_eq!(SessionRecord::decode(&record.encode()), Some(record));
-            }
+            let record = SessionRecord {
+                expiry_s: 7,
+                expires_at_ms,
+            };
+            assert_eq!(SessionRecord::decode(&record.encode()), Some(record));
         }
         let record = OwnedRecord {
             qos: Qos::ExactlyOnce,

@@ -7,7 +7,7 @@ use sterna_broker::{
     Opened, SessionKey,
 };
 
-use super::attach::{Refusal, cluster_away, ended_after, other_user, refusal, refused, stolen};
+use super::attach::{Refusal, cluster_away, ended_after, refusal, refused, stolen};
 use super::client::Client;
 use super::exact::Forgotten;
 use super::target::AttachingTarget;
@@ -76,8 +76,7 @@ impl Door {
         self.service.next_consumer += 1;
         self.service.consumers.insert(number, (client.id, link));
         let opened = cx.open(OpenSession {
-            client_id: &client.sender_name(&name),
-            user: client.user(),
+            name: client.sender_name(&name),
             clean_start: false,
             expiry_s,
             consumer: consumer_id(number),
@@ -182,7 +181,6 @@ impl Door {
 fn not_opened(error: OpenError) -> Refusal {
     match error {
         OpenError::TakenOver => stolen(),
-        OpenError::OtherUser => refused(other_user()),
         OpenError::ClusterAway => refused(cluster_away()),
         OpenError::StoreFull => refused(super::end::store_full()),
         _ => refusal(
