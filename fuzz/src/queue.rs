@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use sterna_broker::{
     Broker, Close, ConsumerId, Event, Message, NEVER_EXPIRES_S, OpenSession, Opened, Outcome, Qos,
-    Selector, SessionKey, SubscribeOptions,
+    Selector, SessionKey, SessionName, SubscribeOptions,
 };
 
 use crate::routing::pump;
@@ -272,10 +272,9 @@ fn request(
     expiry_s: u32,
     consumer: ConsumerId,
     is_selective: bool,
-) -> OpenSession<'_> {
+) -> OpenSession {
     OpenSession {
-        client_id,
-        user: None,
+        name: SessionName::new(None, client_id),
         clean_start: false,
         expiry_s,
         consumer,

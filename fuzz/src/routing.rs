@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sterna_broker::{
     Broker, Close, ConsumerId, Delivery, Directory, Event, Limits, Message, MessageHeader,
     NEVER_EXPIRES_S, NoStore, OpenSession, Opened, Outcome, Publication, Qos, RetainHandling,
-    SessionKey, ShardId, SubscribeOptions,
+    SessionKey, SessionName, ShardId, SubscribeOptions,
 };
 
 use crate::queue::{FULL, Queue};
@@ -292,8 +292,7 @@ impl World {
         self.next_consumer += 1;
         let consumer = ConsumerId(self.next_consumer);
         let request = OpenSession {
-            client_id: CLIENTS[client],
-            user: None,
+            name: SessionName::new(None, CLIENTS[client]),
             clean_start,
             expiry_s: NEVER_EXPIRES_S,
             consumer,

@@ -299,7 +299,7 @@ def removed(cluster: Cluster) -> None:
             eve.subscribe("of/eve", 1)
         away = Client(third, "eve-away", expiry_s=600, user="eve")
         away.close()
-        wait_until("she is away", lambda: get(first, "/sessions/eve-away")["connected"] is False)
+        wait_until("she is away", lambda: get(first, "/sessions/eve-away?user=eve")["connected"] is False)
         status, told = call(second, "DELETE", "/sessions?user=eve")
         ended = {part["node"]: part["sessions"] for part in told.get("of_nodes", [])}
         wanted = {first.name: 1, second.name: 1, third.name: 2}

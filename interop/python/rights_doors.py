@@ -141,8 +141,13 @@ class Doors(World):
         (FOLDER / "sterna.toml").write_text(text)
 
     def is_resting(self, name: str) -> list[bool]:
-        """Of each subscription of a session, as the admin API says it."""
-        with http_request(self.admin, "GET", f"/admin/v1/sessions/{quote(name, safe='')}/subscriptions") as answer:
+        """Of each subscription of the session of a name, as the admin API says it."""
+        with http_request(self.admin, "GET", f"/admin/v1/sessions?name={quote(name, safe='')}") as answer:
+            (session,) = json.load(answer)["items"]
+        path = f"/admin/v1/sessions/{quote(name, safe='')}/subscriptions"
+        if session["user"] is not None:
+            path += f"?user={quote(session['user'], safe='')}"
+        with http_request(self.admin, "GET", path) as answer:
             return [item["resting"] for item in json.load(answer)["items"]]
 
 
@@ -498,7 +503,7 @@ def goes_and_comes_back(world: Doors, reader, name: str, is_given: bool) -> None
 
 def session_name(reader) -> str:
     """As the admin API has it."""
-    return reader.client._client_id.decode() if isinstance(reader, Reader) else f"$http//{reader.session}"
+    return reader.client._client_id.decode() if isinstance(reader, Reader) else f"$http/{reader.session}"
 
 
 def is_told_on_request(world: Doors, reader, name: str) -> None:

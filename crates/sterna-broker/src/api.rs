@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::attempts::Failures;
 use crate::end_cause::EndCause;
 use crate::message::{Message, Qos};
+use crate::name::SessionName;
 use crate::peers::Once;
 use crate::route::Context;
 
@@ -63,14 +64,10 @@ pub const NEVER_EXPIRES_S: u32 = u32::MAX;
 
 /// The request of a consumer to open its session.
 #[derive(Debug)]
-pub struct OpenSession<'a> {
-    /// The client identifier, never empty: the front door assigns one to a client without one.
-    pub client_id: &'a str,
-    /// The user's name, verified by the front door; all clients with `None` are one user.
-    ///
-    /// A new session belongs to this user. An existing one of another user is refused:
-    /// [`OpenError::OtherUser`].
-    pub user: Option<&'a str>,
+pub struct OpenSession {
+    /// The user, verified by the front door, and the client identifier. That is never empty: the front door assigns
+    /// one to a client without one.
+    pub name: SessionName,
     /// Whether to discard an existing session. [MQTT-3.1.2-4]
     pub clean_start: bool,
     /// Seconds for which the session outlives the connection; [`NEVER_EXPIRES_S`] for ever.
@@ -144,8 +141,6 @@ pub enum OpenError {
     TakenOver,
     /// [`Limits::will_bytes`](crate::Limits::will_bytes) is reached (MQTT: Quota exceeded).
     TooManyWills,
-    /// The session belongs to another user and stays unchanged (MQTT: Not authorized).
-    OtherUser,
     /// The will's topic is not a topic name within the limits (MQTT: Topic Name invalid).
     InvalidWillTopic,
     /// The session is to outlive its connection, and the store has no room for it, or can write nothing
@@ -164,7 +159,6 @@ impl fmt::Display for OpenError {
             Self::TooManySessions => "the limit of sessions is reached",
             Self::TakenOver => "another connection has taken the session over",
             Self::TooManyWills => "the limit of wills is reached",
-            Self::OtherUser => "the session belongs to another user",
             Self::InvalidWillTopic => "the will has an invalid topic",
             Self::StoreFull => "the store has no room for the session",
             Self::WillTooLarge => "the will is larger than the cluster keeps",
@@ -644,8 +638,6 @@ pub enum EvictReason {
     Administrative,
     /// The session was to begin, and it could not be found out whether another node has it.
     ClusterAway,
-    /// The session was to begin, and another node has one of another user by that name.
-    OtherUser,
     /// The session was to outlive its connection from now on, and the store has no room for it (MQTT: Quota exceeded).
     StoreFull,
     /// The state of the session is more than the cluster keeps of one (MQTT: Quota exceeded).
@@ -674,8 +666,8 @@ pub struct QueueState {
 /// A session as an administrator sees it.
 #[derive(Clone, Debug)]
 pub struct SessionInfo {
-    /// Client identifier.
-    pub client_id: Arc<str>,
+    /// Its name.
+    pub name: SessionName,
     /// The shard it is on.
     pub shard: ShardId,
     /// Its consumer, if connected.

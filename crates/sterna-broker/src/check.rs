@@ -68,7 +68,7 @@ impl<P: DoorState> Queues<P> {
     }
 
     fn check_session(&self, slot: u32, session: &BrokerSession<P>) {
-        let name = &session.client_id;
+        let name = session.name.text();
         self.nodes.check(session.pending, slot);
         self.nodes.check(session.ledger, slot);
         let account = Account::of(&self.nodes, session.pending, session.ledger);

@@ -32,7 +32,7 @@ pub enum EndCause {
 
 impl EndCause {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 18] = [
         Self::Client,
         Self::Lost,
         Self::Violation,
@@ -46,7 +46,6 @@ impl EndCause {
         Self::Evicted(EvictReason::TakenOver),
         Self::Evicted(EvictReason::Administrative),
         Self::Evicted(EvictReason::ClusterAway),
-        Self::Evicted(EvictReason::OtherUser),
         Self::Evicted(EvictReason::StoreFull),
         Self::Evicted(EvictReason::TooLarge),
         Self::Evicted(EvictReason::FarBehind),
@@ -71,12 +70,11 @@ impl EndCause {
             Self::Evicted(EvictReason::TakenOver) => 10,
             Self::Evicted(EvictReason::Administrative) => 11,
             Self::Evicted(EvictReason::ClusterAway) => 12,
-            Self::Evicted(EvictReason::OtherUser) => 13,
-            Self::Evicted(EvictReason::StoreFull) => 14,
-            Self::Evicted(EvictReason::TooLarge) => 15,
-            Self::Evicted(EvictReason::FarBehind) => 16,
-            Self::Evicted(EvictReason::SelectorTooDear) => 17,
-            Self::Evicted(EvictReason::MemoryShort) => 18,
+            Self::Evicted(EvictReason::StoreFull) => 13,
+            Self::Evicted(EvictReason::TooLarge) => 14,
+            Self::Evicted(EvictReason::FarBehind) => 15,
+            Self::Evicted(EvictReason::SelectorTooDear) => 16,
+            Self::Evicted(EvictReason::MemoryShort) => 17,
         }
     }
 
@@ -97,7 +95,6 @@ impl EndCause {
             Self::Evicted(EvictReason::TakenOver) => "taken_over",
             Self::Evicted(EvictReason::Administrative) => "administrative",
             Self::Evicted(EvictReason::ClusterAway) => "cluster_away",
-            Self::Evicted(EvictReason::OtherUser) => "other_user",
             Self::Evicted(EvictReason::StoreFull) => "store_full",
             Self::Evicted(EvictReason::TooLarge) => "too_large",
             Self::Evicted(EvictReason::FarBehind) => "far_behind",

@@ -468,7 +468,7 @@ impl<P> Queues<P> {
         {
             *not_before_ms = now_ms + TOLD_EVERY_MS;
             let reader = match queue {
-                QueueKey::Session(slot) => &*self.sessions[slot].client_id,
+                QueueKey::Session(slot) => self.sessions[slot].name.text(),
                 QueueKey::Group(id) => (self.groups.get(&id)).map_or("", |group| &group.filter),
             };
             if is_slow {

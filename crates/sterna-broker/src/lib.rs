@@ -16,6 +16,7 @@
 //! - `broker/delivery.rs`: the front door takes what is ready, and settles it.
 //! - `broker/subscribe.rs`: a subscription is an entry of the route log (`directory/log.rs`). Every shard applies
 //!   the log before it matches, so the subscription is in force everywhere when the call returns.
+//! - `name.rs`: a session's name, of a user and an identifier. Two users never meet in a session.
 //! - `broker/takeover.rs`: a session moves between shards behind a fence, in order, without loss.
 //! - `group.rs`, `broker/members.rs`: shared subscriptions, one queue on the shard that a hash of their filter
 //!   picks. `choice.rs`: members that don't take every message. `selecting.rs`: the work that this takes. `broker/demand.rs`: members that say how many.
@@ -34,15 +35,14 @@
 //! ```
 //! use sterna_broker::{
 //!     Broker, ConsumerId, Directory, Limits, Message, MessageHeader, NoStore, OpenSession, Opened, Outcome,
-//!     Publication, Qos, ShardId, SubscribeOptions,
+//!     Publication, Qos, SessionName, ShardId, SubscribeOptions,
 //! };
 //!
 //! let (shards, seed, now_ms) = (1, 7, 0);
 //! let directory = Directory::new(shards, Limits::default(), seed);
 //! let mut broker: Broker<()> = Broker::new(ShardId(0), directory, Box::new(NoStore));
 //! let dashboard = OpenSession {
-//!     client_id: "dashboard",
-//!     user: None,
+//!     name: SessionName::new(None, "dashboard"),
 //!     clean_start: true,
 //!     expiry_s: 0,
 //!     consumer: ConsumerId(1),
@@ -109,6 +109,7 @@ mod list;
 mod losses;
 mod mail;
 mod message;
+mod name;
 mod needs;
 mod nodes;
 mod outbox;
@@ -160,8 +161,9 @@ pub use message::{
     InvalidMessage, MOST_GROUP_BYTES, Message, MessageDecoder, MessageEncoder, MessageHeader,
     MessageParts, NativeFormat, Origin, Qos, is_brief,
 };
+pub use name::SessionName;
 pub use needs::{LogNeeds, NeededFilter, NeedsLimits, ReaderNeeds};
-pub use owned::{ClaimRefusal, Ownership, Testator, delayed_will, is_will_delayed};
+pub use owned::{ClaimRefusal, Ownership, delayed_will, is_will_delayed};
 pub use peer_gate::PeerGate;
 pub use peers::{
     Destination, FromPeer, Interest, MOST_TOGETHER, NodeSet, Once, Outgoing, Settles, Wanted,

@@ -7,6 +7,7 @@ use crate::attempts::HoldBack;
 use crate::counters::Counters;
 use crate::end_cause::EndCause;
 use crate::message::{Message, Origin};
+use crate::name::SessionName;
 use crate::queues::Queues;
 
 /// The reason of a loss.
@@ -33,7 +34,7 @@ pub enum LossReason {
 pub struct Loss<'a> {
     /// The reason.
     pub reason: LossReason,
-    /// Owner of the queue, or of the will: a client identifier, or the whole filter of a shared subscription.
+    /// Owner of the queue, or of the will: the text of a session's name, or the whole filter of a shared subscription.
     pub reader: &'a str,
     /// Its publisher; none if it is unknown, or for several messages.
     pub origin: Origin,
@@ -56,7 +57,7 @@ pub trait LossWatcher: Send + fmt::Debug {
 
     /// The session of this name held most of the log of a store that is nearly full: its consumer was let go, once, and
     /// its limits hold until it has read all.
-    fn let_go(&self, session: &str) {
+    fn let_go(&self, session: &SessionName) {
         let _ = session;
     }
 
@@ -67,7 +68,7 @@ pub trait LossWatcher: Send + fmt::Debug {
     }
 
     /// The consumer of the session of this name has left it.
-    fn ended(&self, session: &str, cause: EndCause) {
+    fn ended(&self, session: &SessionName, cause: EndCause) {
         let _ = (session, cause);
     }
 
@@ -95,8 +96,8 @@ impl Counters {
 impl<P> Queues<P> {
     /// A session's queue has lost a message; `None` for one that is not in memory.
     pub(crate) fn lose(&mut self, slot: u32, message: Option<&Message>, reason: LossReason) {
-        let reader = Arc::clone(&self.sessions[slot].client_id);
-        self.lose_of_reader(&reader, message, reason);
+        let reader = self.sessions[slot].name.clone();
+        self.lose_of_reader(reader.text(), message, reason);
     }
 
     /// The queue of a shared subscription of this shard has lost a message.
@@ -105,7 +106,7 @@ impl<P> Queues<P> {
         self.lose_of_reader(filter.as_deref().unwrap_or_default(), message, reason);
     }
 
-    /// A queue has lost a message; `reader` is a client identifier, or the whole filter of a shared subscription.
+    /// A queue has lost a message; `reader` is the text of a session's name, or the whole filter of a shared subscription.
     pub(crate) fn lose_of_reader(
         &mut self,
         reader: &str,

@@ -7,6 +7,7 @@ use crate::attempts::{Comeback, Failures};
 use crate::cursor::Reader;
 use crate::holding::CrowdedReader;
 use crate::message::{Message, Qos};
+use crate::name::SessionName;
 use crate::nodes::{Entry, NIL};
 use crate::queues::Dead;
 use crate::route::{Context, Parcel};
@@ -89,7 +90,7 @@ pub(crate) enum Letter<P> {
     /// End the shared subscription of all its members, unless its queue is kept.
     Disband { group: u32 },
     /// End the session of that name, which you have.
-    End { client_id: Box<str> },
+    End { name: SessionName },
     /// The selector of a session of yours took too much work: its consumer is let go.
     TooDear {
         slot: u32,

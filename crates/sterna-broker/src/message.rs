@@ -46,19 +46,19 @@ impl Qos {
     }
 }
 
-/// The publisher of a message, for the no-local option: a hash of the client identifier. The hash is the same on
+/// The publisher of a message, for the no-local option: a hash of the text of its session's name. The hash is the same on
 /// every shard and after a restart. Zero stands for the broker itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Origin(pub u64);
 
 impl Origin {
-    /// The broker itself, or anything without a client identifier.
+    /// The broker itself, or anything without a session's name.
     pub const NONE: Self = Self(0);
 
-    /// The origin that a client identifier stands for (FNV-1a, 64 bits; never [`Origin::NONE`]).
+    /// The origin that the text of a session's name, or a front door's own one, stands for (FNV-1a, 64 bits; never [`Origin::NONE`]).
     #[must_use]
-    pub fn of_client(client_id: &str) -> Self {
-        Self(fnv1a(client_id.as_bytes()).max(1))
+    pub fn of_client(name: &str) -> Self {
+        Self(fnv1a(name.as_bytes()).max(1))
     }
 }
 

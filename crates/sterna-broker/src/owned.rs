@@ -12,6 +12,7 @@ use rustc_hash::FxHashSet;
 
 use crate::api::SessionKey;
 use crate::message::Message;
+use crate::name::SessionName;
 use crate::records::{Fields, Kind, key, put_number};
 use crate::store::Record;
 use crate::will::{SessionWill, Wait, encode_record, put_terms, terms_of};
@@ -24,10 +25,8 @@ pub enum Ownership {
     Claim {
         /// The session.
         session: SessionKey,
-        /// The client identifier.
-        client_id: Arc<str>,
-        /// The user that it is to belong to.
-        user: Option<Arc<str>>,
+        /// The session's name.
+        name: SessionName,
         /// Its will.
         will: Option<Arc<[u8]>>,
         /// Whether it outlives its connection.
@@ -39,55 +38,46 @@ pub enum Ownership {
     },
     /// A session has another will now, or none.
     SetWill {
-        /// The client identifier.
-        client_id: Arc<str>,
+        /// The session's name.
+        name: SessionName,
         /// The will.
         will: Option<Arc<[u8]>>,
     },
     /// A will is due. It is published when
     /// [`Broker::publish_owned_will`](crate::Broker::publish_owned_will) says so.
     PublishWill {
-        /// The client identifier.
-        client_id: Arc<str>,
+        /// The session's name.
+        name: SessionName,
         /// The will.
         will: Arc<[u8]>,
     },
     /// A session that is here, told again: [`Broker::renew_sessions`](crate::Broker::renew_sessions).
     Renew {
-        /// The client identifier.
-        client_id: Arc<str>,
+        /// The session's name.
+        name: SessionName,
         /// Its will.
         will: Option<Arc<[u8]>>,
     },
     /// A session has ended.
     Release {
-        /// The client identifier.
-        client_id: Arc<str>,
+        /// The session's name.
+        name: SessionName,
     },
     /// The session that [`Broker::lose_session`](crate::Broker::lose_session) named has ended.
     Ended {
-        /// The client identifier.
-        client_id: Arc<str>,
+        /// The session's name.
+        name: SessionName,
     },
     /// [`Broker::adopt`](crate::Broker::adopt) is done.
     Adopted {
-        /// The client identifier.
-        client_id: Arc<str>,
+        /// The session's name.
+        name: SessionName,
     },
     /// [`Broker::adopt`](crate::Broker::adopt) did nothing: a client waits for a session of this name.
     NotAdopted {
-        /// The client identifier.
-        client_id: Arc<str>,
+        /// The session's name.
+        name: SessionName,
     },
-}
-
-/// The client of a will that this node publishes for another.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Testator {
-    /// The client identifier.
-    pub client_id: Arc<str>,
-    /// The user of the session; `None` for a client without a name.
-    pub user: Option<Arc<str>>,
 }
 
 /// Why a session may not begin.
@@ -97,8 +87,6 @@ pub enum ClaimRefusal {
     Away,
     /// The client has come to another node since.
     TakenOver,
-    /// Another node has a session of another user by that name.
-    OtherUser,
 }
 
 /// A shard's part.
@@ -133,15 +121,14 @@ pub fn is_will_delayed(will: &[u8]) -> bool {
 ///
 /// `None` for a will without a delay, and for what is no will.
 #[must_use]
-pub fn delayed_will(client_id: &str, will: &[u8], now_ms: u64) -> Option<Record> {
+pub fn delayed_will(name: &SessionName, will: &[u8], now_ms: u64) -> Option<Record> {
     let delay_s = Fields::new(will).number().filter(|&delay_s| delay_s > 0)?;
     let (message, expiry_s, is_given) = decode_will(will)?;
     let due_ms = now_ms.saturating_add(delay_s.saturating_mul(1_000));
     let delay_s = u32::try_from(delay_s).ok()?;
     let wait = (Wait::Lost(due_ms), delay_s);
-    // A record of the session has the user.
-    let value = encode_record(wait, (expiry_s, is_given), None, &message);
-    Some((key(Kind::Will, client_id, &[]), value.into()))
+    let value = encode_record(wait, (expiry_s, is_given), &message);
+    Some((key(Kind::Will, name.text(), &[]), value.into()))
 }
 
 /// A will's message, for how many seconds it holds, and whether it needs rights that came with its client; `None` for

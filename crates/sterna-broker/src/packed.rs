@@ -9,6 +9,7 @@ use crate::account::Account;
 use crate::api::DoorState;
 use crate::cursor::{Cursor, Past, Reader};
 use crate::directory::{Directory, Principal};
+use crate::name::SessionName;
 use crate::records::{Fields, put_bytes, put_number};
 use crate::route::{Context, Rest, RouteFlags};
 use crate::session::{BrokerSession, State, Subscription};
@@ -98,7 +99,7 @@ pub(crate) fn pack<P>(session: &BrokerSession<P>) -> Box<[u8]> {
     put_number(&mut out, attendance.into());
     put_number(&mut out, session.judged_by.into());
     put_number(&mut out, session.next_sequence.into());
-    put_bytes(&mut out, session.client_id.as_bytes());
+    put_bytes(&mut out, session.name.text().as_bytes());
     if flags & PAST != 0 {
         put_number(&mut out, reader.past.len() as u64);
         for past in &reader.past {
@@ -239,8 +240,8 @@ pub(crate) fn unpack<P: DoorState>(
     let attendance = short(&mut fields)?.wrapping_add(head.generation);
     let judged_by = short(&mut fields)?;
     let next_sequence = short(&mut fields)?;
-    let client_id = directory.shared_name(fields.text()?);
-    let mut session = BrokerSession::new(client_id, head.generation, State::Active);
+    let name = directory.shared_name(SessionName::of_text(fields.text()?)?);
+    let mut session = BrokerSession::new(name, head.generation, State::Active);
     if flags & PAST != 0 {
         for _ in 0..fields.number()? {
             let until = fields.number()?;

@@ -18,6 +18,7 @@ use crate::encoded::{Encoded, Outbound, Recipients};
 use crate::hash::KeyedState;
 use crate::levels::{LevelTree, Scratch};
 use crate::message::{Message, MessageParts};
+use crate::name::SessionName;
 use crate::owned::Owned;
 use crate::peer_gate::PeerGate;
 use crate::store::Change;
@@ -212,7 +213,7 @@ pub enum Settles {
     /// A front door's record of a session, without a value: [`settle`](crate::settle).
     Session {
         /// The client identifier.
-        client_id: Arc<str>,
+        name: SessionName,
         /// Number of the publication in its session.
         round: u64,
         /// The front door's key.

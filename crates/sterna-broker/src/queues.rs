@@ -229,7 +229,7 @@ impl<P: DoorState> Queues<P> {
             self.append_own(now_ms, target.slot, (position, false), message, target);
             self.note_unselected(target.slot);
         } else if goes_by_log {
-            let reader = &*self.sessions[target.slot].client_id;
+            let reader = self.sessions[target.slot].name.text();
             self.saw(&message, Step::Logged { reader });
         }
     }
@@ -395,7 +395,7 @@ impl<P> Queues<P> {
             && let Some(message) = &entry.message
         {
             let session = &self.sessions[slot];
-            let (reader, waiting) = (&*session.client_id, session.pending.len() + 1);
+            let (reader, waiting) = (session.name.text(), session.pending.len() + 1);
             self.saw(message, Step::Queued { reader, waiting });
         }
         let session = &mut self.sessions[slot];
@@ -493,7 +493,7 @@ impl<P> Queues<P> {
             && let Some(delivery) = &delivery
         {
             let step = Step::Sent {
-                reader: &self.sessions[slot].client_id,
+                reader: self.sessions[slot].name.text(),
                 qos: delivery.qos,
                 redelivered: delivery.redelivered,
             };
@@ -637,7 +637,7 @@ impl<P> Queues<P> {
             // Somebody else may get it.
             let session = &self.sessions[slot];
             let key = owned_key(&entry);
-            let change = records::remove(Kind::Owned, &session.client_id, &key);
+            let change = records::remove(Kind::Owned, session.name.text(), &key);
             self.changes.push(change);
         }
         self.list_if_hungry(slot);
@@ -703,14 +703,14 @@ impl<P> Queues<P> {
             message.encode(&mut value);
         }
         let key = owned_key(entry);
-        Some(records::put(Kind::Owned, &session.client_id, &key, value))
+        Some(records::put(Kind::Owned, session.name.text(), &key, value))
     }
 
     /// Forgets an entry that was its session's alone, when the cursors that have passed it are written.
     fn forget_owned(&mut self, slot: u32, entry: &Entry) {
         let session = &self.sessions[slot];
         if (session.is_stored || entry.is_kept) && entry.position != 0 {
-            let change = records::remove(Kind::Owned, &session.client_id, &owned_key(entry));
+            let change = records::remove(Kind::Owned, session.name.text(), &owned_key(entry));
             self.disowned.push(change);
         }
     }

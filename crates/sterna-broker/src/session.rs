@@ -12,6 +12,7 @@ use crate::far_group::group_of_root;
 use crate::list::KeyedList;
 use crate::mail::Claim;
 use crate::message::{Message, Origin};
+use crate::name::SessionName;
 use crate::nodes::{List, NIL};
 use crate::records::SubscriptionRecord;
 use crate::rights::Endpoint;
@@ -214,7 +215,7 @@ const NO_CONSUMER: u64 = u64::MAX;
 /// A session. Its size is what an idle one costs; what few need is behind a pointer.
 #[derive(Debug)]
 pub(crate) struct BrokerSession<P> {
-    pub(crate) client_id: Arc<str>,
+    pub(crate) name: SessionName,
     pub(crate) protocol: P,
     pub(crate) subscriptions: KeyedList<Arc<str>, Subscription>,
     /// Its consumer's number, or [`NO_CONSUMER`]: half the size of an `Option`.
@@ -258,10 +259,10 @@ pub(crate) struct BrokerSession<P> {
 }
 
 impl<P: DoorState> BrokerSession<P> {
-    pub(crate) fn new(client_id: Arc<str>, generation: u32, state: State) -> Self {
+    pub(crate) fn new(name: SessionName, generation: u32, state: State) -> Self {
         Self {
-            origin: Origin::of_client(&client_id),
-            client_id,
+            origin: Origin::of_client(name.text()),
+            name,
             protocol: P::default(),
             subscriptions: KeyedList::default(),
             consumer: NO_CONSUMER,
@@ -308,7 +309,7 @@ impl<P> BrokerSession<P> {
 
     /// Whether it is the root of a shared subscription of the cluster.
     pub(crate) fn is_root(&self) -> bool {
-        group_of_root(&self.client_id).is_some()
+        group_of_root(&self.name).is_some()
     }
 
     pub(crate) fn set_consumer(&mut self, consumer: Option<ConsumerId>) {

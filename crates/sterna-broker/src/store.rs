@@ -7,8 +7,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::far_group::group_of_root;
+use crate::far_group::ROOT;
 use crate::message::{Message, fnv1a};
+use crate::name::SessionName;
 use crate::needs::{LogNeeds, NeedsLimits};
 
 /// Which part of the stored state a shard takes over when it starts.
@@ -21,12 +22,13 @@ pub struct Share {
 }
 
 impl Share {
-    /// The shard that a name (client identifier, or shared subscription filter) belongs to while
-    /// nothing else decides.
+    /// The shard that a name (the text of a session's, or the filter of a shared subscription) belongs to while nothing
+    /// else decides.
     #[must_use]
     pub fn home(name: &str, shards: u16) -> u16 {
         // The root of a group is where the group is.
-        let name = group_of_root(name).unwrap_or(name);
+        let root = SessionName::parts_of(name).and_then(|(id, _)| id.strip_prefix(ROOT));
+        let name = root.unwrap_or(name);
         (fnv1a(name.as_bytes()) % u64::from(shards.max(1))) as u16
     }
 

@@ -20,19 +20,19 @@ pub enum Step<'a> {
     Refused(PublishRefusal),
     /// It waits in a queue.
     Queued {
-        /// Owner of the queue: a client identifier, or the whole filter of a shared subscription.
+        /// Owner of the queue: the text of a session's name, or the whole filter of a shared subscription.
         reader: &'a str,
         /// Messages that wait there, with this one.
         waiting: usize,
     },
     /// It waits in the log, until its reader has read up to it.
     Logged {
-        /// The client identifier.
+        /// The text of the session's name.
         reader: &'a str,
     },
     /// A consumer's front door has taken it, to send it.
     Sent {
-        /// The client identifier.
+        /// The text of the session's name.
         reader: &'a str,
         /// The QoS that it is sent with.
         qos: Qos,
@@ -41,7 +41,7 @@ pub enum Step<'a> {
     },
     /// A delivery of it has ended.
     Settled {
-        /// The client identifier.
+        /// The text of the session's name.
         reader: &'a str,
         /// How.
         outcome: Outcome,

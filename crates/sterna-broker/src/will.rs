@@ -1,11 +1,9 @@
 //! Wills that wait, in memory and as a store keeps them.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 
 use crate::message::Message;
-use crate::records::{Fields, put_bytes, put_number};
+use crate::records::{Fields, put_number};
 
 /// A will in waiting.
 #[derive(Debug)]
@@ -32,10 +30,10 @@ impl SessionWill {
         u64::from(self.delay_s) * 1_000
     }
 
-    /// Its record, for a session of a user.
-    pub(crate) fn record(&self, wait: Wait, user: Option<&Arc<str>>) -> Vec<u8> {
+    /// Its record.
+    pub(crate) fn record(&self, wait: Wait) -> Vec<u8> {
         let terms = (self.expiry_s, self.given_until_ms.is_some());
-        encode_record((wait, self.delay_s), terms, user, &self.message)
+        encode_record((wait, self.delay_s), terms, &self.message)
     }
 }
 
@@ -58,8 +56,6 @@ pub(crate) struct WillRecord {
     pub(crate) expiry_s: Option<u32>,
     /// Whether it needs rights that came with its client.
     pub(crate) is_given: bool,
-    /// The user of its session.
-    pub(crate) user: Option<Box<str>>,
     pub(crate) message: Message,
 }
 
@@ -68,7 +64,6 @@ pub(crate) struct WillRecord {
 pub(crate) fn encode_record(
     (wait, delay_s): (Wait, u32),
     (expiry_s, is_given): (Option<u32>, bool),
-    user: Option<&Arc<str>>,
     message: &Message,
 ) -> Vec<u8> {
     let mut out = Vec::new();
@@ -77,12 +72,9 @@ pub(crate) fn encode_record(
         Wait::Lost(due_ms) => (1, Some(due_ms)),
         Wait::Orphaned(due_ms) => (2, Some(due_ms)),
     };
-    out.push(kind | u8::from(user.is_some()) << 2);
+    out.push(kind);
     if let Some(due_ms) = due_ms {
         put_number(&mut out, due_ms);
-    }
-    if let Some(user) = user {
-        put_bytes(&mut out, user.as_bytes());
     }
     put_number(&mut out, u64::from(delay_s));
     put_terms(&mut out, expiry_s, is_given);
@@ -94,16 +86,11 @@ impl WillRecord {
     /// A will, as [`encode_record`] writes it; `None` for what is none.
     pub(crate) fn decode(record: &[u8]) -> Option<Self> {
         let mut fields = Fields::new(record);
-        let flags = fields.byte()?;
-        let wait = match flags & 3 {
+        let wait = match fields.byte()? {
             0 => Wait::Connection,
             1 => Wait::Lost(fields.number()?),
             2 => Wait::Orphaned(fields.number()?),
             _ => return None,
-        };
-        let user = match flags & 4 {
-            0 => None,
-            _ => Some(fields.text()?.into()),
         };
         let delay_s = u32::try_from(fields.number()?).ok()?;
         let (expiry_s, is_given) = terms_of(&mut fields)?;
@@ -112,7 +99,6 @@ impl WillRecord {
             delay_s,
             expiry_s,
             is_given,
-            user,
             message: Message::decode(Bytes::copy_from_slice(fields.rest())).ok()?,
         })
     }

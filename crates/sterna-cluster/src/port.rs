@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use sterna_broker::{
     Appended, Change, ClaimRefusal, Committed, Frame, FromPeer, Full, GroupLetter, Interest,
-    Message, Outbound, Ownership, Peer, ReadAnswer, ReadRequest, Record, SessionKey, Store,
-    Testator, Wanted,
+    Message, Outbound, Ownership, Peer, ReadAnswer, ReadRequest, Record, SessionKey, SessionName,
+    Store, Wanted,
 };
 use tokio::sync::Notify;
 
@@ -58,7 +58,7 @@ pub enum ToShard {
     /// A session that is away is this node's from now on: [`Broker::adopt`](sterna_broker::Broker::adopt).
     Adopt {
         /// The client identifier.
-        client_id: Arc<str>,
+        name: SessionName,
         /// Its records.
         records: Vec<Record>,
     },
@@ -74,13 +74,13 @@ pub enum ToShard {
     /// Another node has a session now: [`Broker::lose_session`](sterna_broker::Broker::lose_session).
     Lost {
         /// The client identifier.
-        client_id: Arc<str>,
+        name: SessionName,
     },
     /// The records of a session cannot be kept:
     /// [`Broker::drop_unkept_session`](sterna_broker::Broker::drop_unkept_session).
     Unkept {
         /// The client identifier.
-        client_id: Arc<str>,
+        name: SessionName,
     },
     /// A will is to be published:
     /// [`Broker::publish_owned_will`](sterna_broker::Broker::publish_owned_will).
@@ -88,12 +88,12 @@ pub enum ToShard {
         /// The will.
         will: Arc<[u8]>,
         /// The client whose rights are to be asked for, where another node had the session.
-        testator: Option<Testator>,
+        testator: Option<SessionName>,
     },
     /// Another node's client asks about a session that is this node's; for any shard.
     Question {
         /// The client identifier.
-        client_id: Arc<str>,
+        name: SessionName,
         /// The question of the front door there.
         question: Bytes,
         /// Where the answer goes.
@@ -336,7 +336,7 @@ pub(crate) enum FromShard {
     Key(KeyOrder),
     /// A client asks about a session that another node may have.
     Question {
-        client_id: Arc<str>,
+        name: SessionName,
         question: Bytes,
         reply: QuestionReply,
     },
@@ -445,12 +445,12 @@ impl Asker {
     #[must_use]
     pub fn ask_owner(
         &self,
-        client_id: &str,
+        name: &SessionName,
         question: Vec<u8>,
         reply: impl FnOnce(Answer) + Send + 'static,
     ) -> bool {
         self.0.post(FromShard::Question {
-            client_id: client_id.into(),
+            name: name.clone(),
             question: question.into(),
             reply: QuestionReply(Box::new(reply)),
         })

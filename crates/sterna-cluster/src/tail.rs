@@ -454,7 +454,7 @@ mod tests {
 
     /// Records of a session that has published `rounds` messages.
     fn records(rounds: u64) -> Records {
-        let mut records = Records::from([(b"s\x01a"[..].into(), Box::default())]);
+        let mut records = Records::from([(b"s\x031:a"[..].into(), Box::default())]);
         if rounds > 0 {
             settle(&mut records, (rounds, b"before"), true);
         }

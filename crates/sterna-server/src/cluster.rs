@@ -224,10 +224,10 @@ impl Shards for Letters {
             // The same as with a store: acknowledgements may leave.
             ToShard::Committed => Mail::Store,
             ToShard::Question {
-                client_id,
+                name,
                 question,
                 answer,
-            } => match HttpLetter::of_node(&client_id, &question, answer) {
+            } => match HttpLetter::of_node(&name, &question, answer) {
                 Some(letter) => Mail::Http(Box::new(letter)),
                 // Its answer is that nobody answers.
                 None => return,
@@ -367,14 +367,14 @@ impl Member {
             ToShard::Restored { session, records } => {
                 broker.session_restored(now_ms, session, records);
             }
-            ToShard::Adopt { client_id, records } => {
-                broker.adopt(now_ms, &client_id, &records);
+            ToShard::Adopt { name, records } => {
+                broker.adopt(now_ms, &name, &records);
             }
-            ToShard::Lost { client_id } => broker.lose_session(now_ms, &client_id),
-            ToShard::Unkept { client_id } => broker.drop_unkept_session(now_ms, &client_id),
+            ToShard::Lost { name } => broker.lose_session(now_ms, &name),
+            ToShard::Unkept { name } => broker.drop_unkept_session(now_ms, &name),
             ToShard::Will { will, testator } => {
                 if !broker.publish_owned_will(now_ms, &will, testator.as_ref()) {
-                    let client = testator.map_or_else(|| "".into(), |who| who.client_id);
+                    let client = testator.map_or_else(|| "".into(), |who| who.id().into());
                     (self.port).cannot_read("will of a client", client, "its form is not known");
                 }
             }

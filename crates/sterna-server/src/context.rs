@@ -227,7 +227,7 @@ impl Context<'_> {
     pub(crate) fn open(
         &mut self,
         connection: ConnectionId,
-        request: OpenSession<'_>,
+        request: OpenSession,
     ) -> Result<Opened, OpenError> {
         if let Some(fence) = self.fence {
             self.broker.set_unsure(fence.is_shut());

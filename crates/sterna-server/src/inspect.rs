@@ -41,12 +41,12 @@ impl Paths {
         }
     }
 
-    /// Tells the paths of some clients in `$SYS/sterna/clients/<client identifier>/path`. `name_of`
-    /// knows those that are connected.
+    /// Tells the paths of some clients in `$SYS/sterna/clients/<client identifier>/path`. `names_of` knows the names of
+    /// those that are connected, and their users.
     pub(crate) fn report<'n>(
         &mut self,
         cx: &mut Context<'_>,
-        name_of: impl Fn(ConnectionId) -> Option<&'n str>,
+        names_of: impl Fn(ConnectionId) -> Option<(&'n str, Option<&'n str>)>,
     ) {
         let now_ms = cx.now_ms;
         if self.due_ms.is_none_or(|due_ms| due_ms > now_ms) {
@@ -56,11 +56,11 @@ impl Paths {
             let Some(id) = self.clients.pop() else {
                 break;
             };
-            let (Some(name), Some(info)) = (name_of(id), cx.net.info(id)) else {
+            let (Some((name, user)), Some(info)) = (names_of(id), cx.net.info(id)) else {
                 continue;
             };
             let topic = format!("$SYS/sterna/clients/{}/path", escape(name));
-            let path = json(info, &cx.net.path(id));
+            let path = json(user, info, &cx.net.path(id));
             let header = MessageHeader {
                 published_ms: now_ms,
                 ..MessageHeader::default()
@@ -127,9 +127,10 @@ const fn early_data(verdict: EarlyData) -> &'static str {
     }
 }
 
-/// A path as a JSON object, with its transport.
-fn json(info: &ConnectionInfo, path: &PathStatistics) -> String {
+/// A path as a JSON object, with its client's user and its transport.
+fn json(user: Option<&str>, info: &ConnectionInfo, path: &PathStatistics) -> String {
     let mut json = path_value(path);
+    json["user"] = user.into();
     json["peer"] = info.peer.to_string().into();
     json["transport"] = transport_name(info.transport).into();
     json.to_string()

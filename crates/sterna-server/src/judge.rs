@@ -104,6 +104,15 @@ pub(crate) fn waits_for_proof(
         || !Case::new(cx, info).is_ok_and(|case| case.is_right_at_once(claim))
 }
 
+/// The user that a client is if its claim holds; `None` where that shows only when it is judged.
+pub(crate) fn user_of(
+    cx: &Context<'_>,
+    connection: ConnectionId,
+    claim: Claim<'_>,
+) -> Option<Option<String>> {
+    Case::new(cx, cx.net.info(connection)?).ok()?.user_of(claim)
+}
+
 /// Whether a client needs nothing beside its certificate. Bans do not count: a banned client is to learn of
 /// its ban, and not that it lacks credentials.
 pub(crate) fn admits_quiet(cx: &Context<'_>, connection: ConnectionId) -> bool {
@@ -290,6 +299,30 @@ impl<'a, 'c> Case<'a, 'c> {
             Claim::Token(token) => policy.tokens.find(token, self.now_ms).is_some(),
             // The challenge is worth nothing to a client that does not read it.
             Claim::Exchange(..) => false,
+        }
+    }
+
+    /// See [`user_of`].
+    fn user_of(&self, claim: Claim<'_>) -> Option<Option<String>> {
+        let policy = self.cx.policy;
+        let known = match claim {
+            Claim::Password(_, token) | Claim::Token(token)
+                if policy.issuer.is_configured() && is_token(token) =>
+            {
+                return Some(policy.issuer.claimed_user(token));
+            }
+            Claim::Password(user, password)
+                if policy.users.are_configured() && !password.is_empty() =>
+            {
+                return Some(Some(user.to_owned()));
+            }
+            Claim::Nothing | Claim::Password(..) => self.quiet(),
+            Claim::Holder(name) => self.holder(name),
+            Claim::Token(_) | Claim::Exchange(..) => return None,
+        };
+        match known {
+            Ok(Verdict::Known(identity)) => Some(identity.user().map(str::to_owned)),
+            _ => None,
         }
     }
 

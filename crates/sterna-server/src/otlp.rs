@@ -17,6 +17,7 @@ use sterna_broker::{Message, Outcome, Step};
 use sterna_mqtt::property::{PropertyContext, PublishProperties};
 
 use crate::config::Otlp;
+use crate::session::reader_parts;
 
 /// Most spans of one request.
 const MAX_BATCH: usize = 512;
@@ -162,7 +163,9 @@ fn span(now_ms: u64, message: &Message, step: Step<'_>, parent: Parent<'_>) -> V
         }
     };
     if !reader.is_empty() {
-        attributes.push(text("messaging.client.id", reader));
+        let (client, user) = reader_parts(reader);
+        attributes.push(text("messaging.client.id", client));
+        attributes.extend(user.map(|user| text("enduser.id", user)));
     }
     let above = above.map_or_else(
         || parent.span.to_owned(),

@@ -74,8 +74,8 @@ fn client_of(client_id: &str) -> Box<str> {
     let Some(rest) = client_id.strip_prefix(AMQP_PREFIX) else {
         return client_id.into();
     };
-    // The user, the container, and the link.
-    let container = rest.split('/').nth(1).unwrap_or_default();
+    // The container, and the link.
+    let container = rest.split('/').next().unwrap_or_default();
     name_of_share(container)
 }
 

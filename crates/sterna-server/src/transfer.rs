@@ -5,13 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Seek, SeekFrom, Write};
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use sterna_broker::{
-    CarriedSession, Message, RecordOf, Records, anchor_records, group_named, key_of_door,
-    key_of_retained, key_of_shared, record_of, retained_message, shared_of,
+    CarriedSession, Message, RecordOf, Records, SessionName, anchor_records, group_named,
+    key_of_door, key_of_retained, key_of_shared, record_of, retained_message, shared_of,
 };
 use sterna_cluster::{Content, Plan, Transfer, owners::Key, requests::key_of as key_of_request};
 use sterna_store::inspect::{Item, LineReader, LineWriter};
@@ -19,7 +18,7 @@ use sterna_store::inspect::{Item, LineReader, LineWriter};
 use crate::cluster;
 use crate::config::{Config, QUEUE_LEVEL};
 use crate::session::http::IDS_KEY;
-use crate::session::{HTTP_PREFIX, QUEUE_PREFIX};
+use crate::session::{HTTP_PREFIX, QUEUE_PREFIX, anchor_of};
 
 /// The position whose id is 1, of a subscription of HTTP that came from a store. Ids count something else there, so
 /// messages get ids of their node. No position comes near it.
@@ -138,7 +137,7 @@ fn records_of(content: &mut Content, done: &mut Transferred) -> Records {
         let group = group_named(&name);
         let queue = session.topics_of_queue(&name);
         let queue = queue.and_then(|topics| topics.strip_prefix(QUEUE_LEVEL));
-        let anchor = queue.map(|queue| format!("{QUEUE_PREFIX}{queue}"));
+        let anchor = queue.map(anchor_of);
         let Some(records) = session.into_records(&name) else {
             done.leave("sessions whose records are not valid", 1);
             continue;
@@ -164,8 +163,8 @@ fn records_of(content: &mut Content, done: &mut Transferred) -> Records {
 }
 
 /// Changes what a subscription of HTTP keeps of its ids, if a session is one.
-fn set_ids(name: &str, records: &mut Records, change: impl FnOnce(u64) -> u64) {
-    if !name.starts_with(HTTP_PREFIX) {
+fn set_ids(name: &SessionName, records: &mut Records, change: impl FnOnce(u64) -> u64) {
+    if !name.id().starts_with(HTTP_PREFIX) {
         return;
     }
     if let Some(value) = records.get_mut(&key_of_door(name, IDS_KEY))
@@ -178,7 +177,7 @@ fn set_ids(name: &str, records: &mut Records, change: impl FnOnce(u64) -> u64) {
 /// An export, as a cluster is to have it.
 #[derive(Debug, Default)]
 struct Import {
-    sessions: Vec<(Arc<str>, CarriedSession)>,
+    sessions: Vec<(SessionName, CarriedSession)>,
     retained: Vec<Message>,
     requests: Vec<(Key, Box<[u8]>, u64)>,
     done: Transferred,
@@ -203,7 +202,7 @@ pub fn import(
     let mut import = read(input, transfer.most_message_bytes(), now_s())?;
     for (name, session) in &import.sessions {
         transfer.fits(session).map_err(|(bytes, most)| {
-            let name = group_named(name).unwrap_or(name);
+            let name = group_named(name).unwrap_or_else(|| name.id());
             format!(
                 "what {name} has takes {bytes} bytes, and NATS takes {most}: its max_payload is to be higher"
             )
@@ -247,7 +246,7 @@ fn read(input: &mut impl BufRead, most_message_bytes: usize, now_s: u64) -> Resu
     let mut import = Import::default();
     let mut lines = LineReader::begin(input).map_err(|error| error.to_string())?;
     import.next_position = lines.next_position();
-    let mut sessions = BTreeMap::<Box<str>, Records>::new();
+    let mut sessions = BTreeMap::<SessionName, Records>::new();
     while let Some(item) = lines.next_item().map_err(|error| error.to_string())? {
         let number = lines.line_number();
         let wrong = |why: &str| format!("line {number}: {why}");
@@ -256,7 +255,7 @@ fn read(input: &mut impl BufRead, most_message_bytes: usize, now_s: u64) -> Resu
                 let known = record_of(&key).ok_or_else(|| wrong("no record of a broker"))?;
                 match known {
                     RecordOf::Session(name) => {
-                        let records = sessions.entry(name.into()).or_default();
+                        let records = sessions.entry(name).or_default();
                         records.insert(key.into(), value.into());
                     }
                     RecordOf::Group(filter) => {
@@ -264,7 +263,7 @@ fn read(input: &mut impl BufRead, most_message_bytes: usize, now_s: u64) -> Resu
                         let (name, root) =
                             group.ok_or_else(|| wrong("no record of a shared subscription"))?;
                         import.done.groups += 1;
-                        import.sessions.push((name.into(), root));
+                        import.sessions.push((name, root));
                     }
                     RecordOf::Retained(_) => {
                         let message = retained_message(&value);
@@ -309,7 +308,7 @@ fn read(input: &mut impl BufRead, most_message_bytes: usize, now_s: u64) -> Resu
         }
     }
     for (name, records) in sessions {
-        import.session(&name, records);
+        import.session(name, records);
     }
     Ok(import)
 }
@@ -323,16 +322,16 @@ fn too_large(message: &Message, most: usize) -> String {
 }
 
 impl Import {
-    fn session(&mut self, name: &str, mut records: Records) {
+    fn session(&mut self, name: SessionName, mut records: Records) {
         // In a cluster the root keeps a queue.
-        if name.starts_with(QUEUE_PREFIX) {
+        if name.id().starts_with(QUEUE_PREFIX) {
             return;
         }
-        set_ids(name, &mut records, |_| NO_PLACE);
-        match CarriedSession::of_records(name, records) {
+        set_ids(&name, &mut records, |_| NO_PLACE);
+        match CarriedSession::of_records(&name, records) {
             Some(session) => {
                 self.done.sessions += 1;
-                self.sessions.push((name.into(), session));
+                self.sessions.push((name, session));
             }
             None => self.done.leave("sessions whose records are not valid", 1),
         }

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use sterna_broker::{Message, Origin, Outcome, RoadWatcher, Step};
+use sterna_broker::{Message, Origin, Outcome, RoadWatcher, SessionName, Step};
+
+use crate::session::reader_parts;
 
 /// Events of messages, which a trace tells where it names none.
 const MESSAGE_EVENTS: [&str; 7] = [
@@ -21,6 +23,8 @@ const MESSAGE_EVENTS: [&str; 7] = [
     "acknowledged",
     "dropped",
 ];
+/// Most origins that a trace learns: clients of so many users with one identifier.
+const MAXIMUM_ORIGINS: usize = 64;
 /// Events of the audit log, which a trace has to name.
 const AUDIT_EVENTS: [&str; 3] = ["login", "login_refused", "action"];
 
@@ -76,8 +80,9 @@ pub(crate) struct Events {
 struct Trace {
     events: Events,
     subject: Subject,
-    /// The origin by which the client's messages are known.
-    origin: Origin,
+    /// The origins by which the client's messages are known. A client of each user may have the identifier: they are
+    /// learnt from what they publish.
+    origins: Vec<Origin>,
     most_per_s: u32,
     /// The second that is counted, and its events.
     second: u64,
@@ -103,14 +108,33 @@ struct Known<'a> {
     topic: &'a str,
     publisher: Option<&'a str>,
     reader: Option<&'a str>,
+    /// The user of the reader's session.
+    user: Option<&'a str>,
 }
 
 impl Trace {
+    /// Whether this is an origin of the client's messages, as far as is known.
+    fn is_origin(&self, origin: Origin) -> bool {
+        origin != Origin::NONE && self.origins.contains(&origin)
+    }
+
+    /// Learns by which origin messages of the client are known.
+    fn learn(&mut self, known: Known<'_>) {
+        let is_its = known.publisher.is_some() && known.publisher == self.subject.client.as_deref();
+        if is_its
+            && known.origin != Origin::NONE
+            && self.origins.len() < MAXIMUM_ORIGINS
+            && !self.origins.contains(&known.origin)
+        {
+            self.origins.push(known.origin);
+        }
+    }
+
     fn concerns(&self, known: Known<'_>) -> bool {
         let of_client = self.subject.client.as_deref().is_none_or(|client| {
             known.publisher == Some(client)
                 || known.reader == Some(client)
-                || (known.origin != Origin::NONE && known.origin == self.origin)
+                || self.is_origin(known.origin)
         });
         let of_topic = (self.subject.topic.as_deref())
             .is_none_or(|filter| sterna_topic::matches(filter, known.topic));
@@ -159,7 +183,13 @@ impl Watch {
 
     /// Begins a trace of the shard `from`, with at most `most_per_s` events in a second.
     pub(crate) fn begin(&self, from: usize, number: u64, subject: Subject, most_per_s: u32) {
-        let origin = subject.client.as_deref();
+        let client = subject.client.as_deref();
+        // Of a client without a user name, and of one whose name is its identifier.
+        let origins = client.into_iter().flat_map(|client| {
+            [None, Some(client)]
+                .map(|user| Origin::of_client(SessionName::new(user, client).text()))
+        });
+        let origins = origins.collect();
         self.traces().push(Trace {
             events: Events {
                 from,
@@ -167,7 +197,7 @@ impl Watch {
                 lines: String::new(),
                 lost: 0,
             },
-            origin: origin.map_or(Origin::NONE, Origin::of_client),
+            origins,
             subject,
             most_per_s,
             second: 0,
@@ -210,6 +240,7 @@ impl Watch {
                 topic,
                 publisher: Some(publisher),
                 reader: None,
+                user: None,
             };
             self.note("refused", known, |_| json!({ "reason": reason }));
         }
@@ -223,6 +254,7 @@ impl Watch {
                 topic: "",
                 publisher: None,
                 reader: client,
+                user: None,
             };
             self.note(event, known, |_| line.clone());
         }
@@ -237,11 +269,13 @@ impl Watch {
         messages: u64,
     ) {
         if self.is_on() {
+            let (reader, user) = reader_parts(reader);
             let known = Known {
                 origin,
                 topic,
                 publisher: None,
                 reader: Some(reader),
+                user,
             };
             self.note(
                 "dropped",
@@ -256,6 +290,9 @@ impl Watch {
         let now_ms = self.now_ms.load(Ordering::Relaxed);
         let is_audit = AUDIT_EVENTS.contains(&event);
         let mut traces = self.traces();
+        for trace in &mut *traces {
+            trace.learn(known);
+        }
         let concerned = traces.iter_mut().filter(|trace| {
             trace.subject.wants(event)
                 && if is_audit {
@@ -280,7 +317,10 @@ impl Watch {
             if !is_audit {
                 line["topic"] = known.topic.into();
             }
-            let is_of_client = known.origin != Origin::NONE && known.origin == trace.origin;
+            if let Some(user) = known.user {
+                line["user"] = user.into();
+            }
+            let is_of_client = trace.is_origin(known.origin);
             let client = trace.subject.client.as_deref().filter(|_| is_of_client);
             if let Some(publisher) = known.publisher.or(client) {
                 line["publisher"] = publisher.into();
@@ -304,6 +344,10 @@ impl RoadWatcher for Eye {
             | Step::Sent { reader, .. }
             | Step::Settled { reader, .. } => Some(reader),
         };
+        let (reader, user) = reader.map_or((None, None), |reader| {
+            let (reader, user) = reader_parts(reader);
+            (Some(reader), user)
+        });
         let publisher = self.0.publisher();
         let known = Known {
             origin: message.origin(),
@@ -311,6 +355,7 @@ impl RoadWatcher for Eye {
             // Other steps may be of other messages, which have found room meanwhile.
             publisher: publisher.as_deref().filter(|_| reader.is_none()),
             reader,
+            user,
         };
         let event = match step {
             Step::Received { .. } => "received",
@@ -368,15 +413,15 @@ fn line(message: &Message, step: Step<'_>, subject: &Subject) -> Value {
         }),
         Step::Refused(why) => json!({ "reason": why.name() }),
         Step::Queued { reader, waiting } => {
-            json!({ "reader": reader, "waiting": waiting })
+            json!({ "reader": reader_parts(reader).0, "waiting": waiting })
         }
-        Step::Logged { reader } => json!({ "reader": reader }),
+        Step::Logged { reader } => json!({ "reader": reader_parts(reader).0 }),
         Step::Sent {
             reader,
             qos,
             redelivered,
         } => json!({
-            "reader": reader,
+            "reader": reader_parts(reader).0,
             "qos": qos as u8,
             "redelivered": redelivered,
         }),
@@ -389,7 +434,7 @@ fn line(message: &Message, step: Step<'_>, subject: &Subject) -> Value {
                 Outcome::Undeliverable | Outcome::Declined => ("undeliverable", None),
             };
             json!({
-                "reader": reader,
+                "reader": reader_parts(reader).0,
                 "outcome": outcome,
                 "reason_code": reason_code,
             })

@@ -6,6 +6,7 @@ use super::Broker;
 use crate::api::{DoorState, SessionKey};
 use crate::directory::Appends;
 use crate::message::Message;
+use crate::name::SessionName;
 use crate::records::{self, Kind};
 use crate::session::{BrokerSession, State};
 use crate::store::{Appended, Change, Committed, Frame, Full, Record};
@@ -152,11 +153,11 @@ impl<P: DoorState> Broker<P> {
 
     /// Whether the store has no room for a session that it does not know, or for the will of one. One that it knows may come back, and make
     /// room. Of a session of another shard that is seen when it arrives.
-    pub(super) fn lacks_room_for(&self, client_id: &str) -> bool {
+    pub(super) fn lacks_room_for(&self, name: &SessionName) -> bool {
         if !self.lacks_room() {
             return false;
         }
-        let Some(owner) = self.directory.owner(client_id) else {
+        let Some(owner) = self.directory.owner(name) else {
             return true;
         };
         if owner.shard != self.shard {
@@ -252,9 +253,9 @@ impl<P: DoorState> Broker<P> {
         let change = match value {
             Some(value) => {
                 kept.push(key.into());
-                records::put(Kind::Door, &session.client_id, key, value.to_vec())
+                records::put(Kind::Door, session.name.text(), key, value.to_vec())
             }
-            None => records::remove(Kind::Door, &session.client_id, key),
+            None => records::remove(Kind::Door, session.name.text(), key),
         };
         Some(change)
     }

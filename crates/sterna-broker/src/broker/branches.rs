@@ -14,6 +14,7 @@ use crate::far_group::{
     Back, Given, GroupLetter, Heard, Looking, Owner, Peer, Word, decode, encode,
 };
 use crate::mail::Letter;
+use crate::name::SessionName;
 use crate::nodes::{Entry, NIL, Phase};
 use crate::records::HIGHEST_PLACE;
 use crate::session::NEVER_MS;
@@ -73,7 +74,7 @@ pub(super) struct Far {
     /// Queues that other nodes have and this one has not declared.
     pub(super) found: Vec<Arc<str>>,
     /// Sessions that were other nodes' and go on here.
-    pub(super) adopted: Vec<Arc<str>>,
+    pub(super) adopted: Vec<SessionName>,
     /// Queues of roots that have begun on this shard.
     pub(super) queues_begun: u32,
     /// Processes whose members look at queues of this shard, by numbers.

@@ -1,7 +1,5 @@
 //! Records that are kept together with a message, and the message's name in a cluster.
 
-use std::sync::Arc;
-
 use super::Broker;
 use crate::api::{CompanionRecord, Companions, DoorState, MessageName, Outcome, SessionKey};
 use crate::peers::{Once, Settles};
@@ -113,18 +111,18 @@ impl<P: DoorState> Broker<P> {
         }
         rare.rounds += 1;
         let round = rare.rounds;
-        let (client_id, session) = (Arc::clone(&session.client_id), session.origin.0);
+        let (name, session) = (session.name.clone(), session.origin.0);
         let mut companions = beside.changes.iter();
         let settles = companions.find_map(|change| match split_key(&change.key)? {
-            (Kind::Door, name, key) if *name == *client_id => Some(Settles::Session {
-                client_id: Arc::clone(&client_id),
+            (Kind::Door, of, key) if *of == *name.text() => Some(Settles::Session {
+                name: name.clone(),
                 round,
                 key: key.into(),
             }),
             _ => None,
         });
         let value = round.to_be_bytes().to_vec();
-        (beside.changes).push(records::put(Kind::Rounds, &client_id, &[], value));
+        (beside.changes).push(records::put(Kind::Rounds, name.text(), &[], value));
         let once = Once {
             session,
             round,

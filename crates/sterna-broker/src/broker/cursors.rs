@@ -169,12 +169,12 @@ impl<P> Queues<P> {
             .past
             .extract_if(.., |past| past.until <= reader.needed)
         {
-            let change = records::remove(Kind::Past, &session.client_id, &past.key());
+            let change = records::remove(Kind::Past, session.name.text(), &past.key());
             self.changes.push(change);
         }
         session.reader = Some(reader);
         if session.is_stored {
-            let record = records::put(Kind::Cursor, &session.client_id, &[], cursor);
+            let record = records::put(Kind::Cursor, session.name.text(), &[], cursor);
             self.changes.push(record);
         }
     }
@@ -212,7 +212,7 @@ impl<P> Queues<P> {
         let session = &mut self.sessions[slot];
         session.reader = Some(reader);
         if let Some(cursor) = cursor.filter(|_| session.is_stored) {
-            let record = records::put(Kind::Cursor, &session.client_id, &[], cursor.encode());
+            let record = records::put(Kind::Cursor, session.name.text(), &[], cursor.encode());
             self.changes.push(record);
         }
     }

@@ -133,9 +133,9 @@ impl<P: DoorState> Broker<P> {
             };
         }
         let group = self.queues.groups.get(&dead.group);
-        let name = group.map_or_else(String::new, |group| root_name(&group.filter));
+        let filter = group.map_or("", |group| &group.filter);
         let once = Once {
-            session: Origin::of_client(&name).0,
+            session: Origin::of_client(root_name(filter).text()).0,
             round: dead.position,
             packet_id: dead.failures.said,
         };

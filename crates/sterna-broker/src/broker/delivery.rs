@@ -7,6 +7,7 @@ use crate::api::{ConsumerId, Delivery, DoorState, Outcome, SessionKey, Unacknowl
 use crate::losses::LossReason;
 use crate::mail::Returned;
 use crate::message::{Message, Qos};
+use crate::name::SessionName;
 use crate::nodes::{NIL, Phase};
 use crate::queues::Dead;
 use crate::session::State;
@@ -184,8 +185,8 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// The same for a session of this shard by its name, which may be away.
-    pub fn settle_places_named(&mut self, now_ms: u64, client_id: &str, places: &[u64]) {
-        if let Some(slot) = self.active_slot(client_id) {
+    pub fn settle_places_named(&mut self, now_ms: u64, name: &SessionName, places: &[u64]) {
+        if let Some(slot) = self.active_slot(name) {
             self.queues.sessions.unpack(slot);
             self.settle_places_of(slot, places);
             self.finish(now_ms);
@@ -195,8 +196,8 @@ impl<P: DoorState> Broker<P> {
     /// Ends all deliveries of messages of the log up to a place, as [`settle_places_named`](Self::settle_places_named),
     /// and passes over those that were not sent. To be used where messages are sent in the order of their places, as
     /// in a cluster. Places that are not there yet are passed over.
-    pub fn settle_up_to_named(&mut self, now_ms: u64, client_id: &str, place: u64) {
-        let Some(slot) = self.active_slot(client_id) else {
+    pub fn settle_up_to_named(&mut self, now_ms: u64, name: &SessionName, place: u64) {
+        let Some(slot) = self.active_slot(name) else {
             return;
         };
         if place == 0 || place >= self.queues.store.next_position() {
@@ -261,7 +262,7 @@ impl<P: DoorState> Broker<P> {
     fn saw_settled(&self, slot: u32, node: u32, outcome: Outcome) {
         let entry = self.queues.nodes.entry(node);
         if let Some(message) = entry.and_then(|entry| entry.message.as_deref()) {
-            let reader = &*self.queues.sessions[slot].client_id;
+            let reader = self.queues.sessions[slot].name.text();
             self.queues.saw(message, Step::Settled { reader, outcome });
         }
     }

@@ -6,19 +6,26 @@ use crate::api::{Close, ConsumerId, DoorState, Event, EvictReason};
 use crate::end_cause::EndCause;
 use crate::far_group::group_of_root;
 use crate::mail::Letter;
+use crate::name::SessionName;
 use crate::session::State;
 
 impl<P: DoorState> Broker<P> {
     /// Disconnects the consumer of a session of this shard ([`Event::Evicted`]) and, if `end`, ends
     /// the session too. Returns whether this shard has the session.
-    pub fn evict(&mut self, now_ms: u64, client_id: &str, end: bool) -> bool {
+    pub fn evict(&mut self, now_ms: u64, name: &SessionName, end: bool) -> bool {
         let cause = EndCause::Evicted(EvictReason::Administrative);
-        self.evict_for(now_ms, client_id, end, cause)
+        self.evict_for(now_ms, name, end, cause)
     }
 
     /// As [`evict`](Self::evict), for this cause.
-    pub fn evict_for(&mut self, now_ms: u64, client_id: &str, end: bool, cause: EndCause) -> bool {
-        let Some(owner) = self.directory.owner(client_id) else {
+    pub fn evict_for(
+        &mut self,
+        now_ms: u64,
+        name: &SessionName,
+        end: bool,
+        cause: EndCause,
+    ) -> bool {
+        let Some(owner) = self.directory.owner(name) else {
             return false;
         };
         if owner.shard != self.shard {
@@ -44,14 +51,14 @@ impl<P: DoorState> Broker<P> {
 
     /// Whether there is a session of that name, connected or away, on any shard.
     #[must_use]
-    pub fn owner_exists(&self, client_id: &str) -> bool {
-        self.directory.owner(client_id).is_some()
+    pub fn owner_exists(&self, name: &SessionName) -> bool {
+        self.directory.owner(name).is_some()
     }
 
     /// Ends a session, if it is on this shard. False where another shard has it, or nobody, or where it is on its way
     /// here: then it ends when it arrives.
-    pub fn end_session_here(&mut self, now_ms: u64, client_id: &str) -> bool {
-        let Some(owner) = self.directory.owner(client_id) else {
+    pub fn end_session_here(&mut self, now_ms: u64, name: &SessionName) -> bool {
+        let Some(owner) = self.directory.owner(name) else {
             return false;
         };
         if owner.shard != self.shard {
@@ -59,20 +66,20 @@ impl<P: DoorState> Broker<P> {
         }
         let session = self.queues.session(owner.slot, owner.generation);
         let is_coming = session.is_some_and(|session| session.state == State::Claiming);
-        self.evict(now_ms, client_id, true) && !is_coming
+        self.evict(now_ms, name, true) && !is_coming
     }
 
     /// Ends a session of any shard, with a consumer ([`Event::Evicted`], on the session's shard) or
     /// without. On another shard it is ended when the mail arrives. Returns whether there is one.
-    pub fn end_session_of(&mut self, now_ms: u64, client_id: &str) -> bool {
-        let Some(owner) = self.directory.owner(client_id) else {
+    pub fn end_session_of(&mut self, now_ms: u64, name: &SessionName) -> bool {
+        let Some(owner) = self.directory.owner(name) else {
             return false;
         };
         if owner.shard == self.shard {
-            return self.evict(now_ms, client_id, true);
+            return self.evict(now_ms, name, true);
         }
-        let client_id = client_id.into();
-        self.send(owner.shard, Letter::End { client_id });
+        let name = name.clone();
+        self.send(owner.shard, Letter::End { name });
         true
     }
 
@@ -91,7 +98,7 @@ impl<P: DoorState> Broker<P> {
 
     pub(super) fn tell_evicted(&mut self, slot: u32, consumer: ConsumerId, reason: EvictReason) {
         let session = &self.queues.sessions[slot];
-        if let Some(group) = group_of_root(&session.client_id) {
+        if let Some(group) = group_of_root(&session.name) {
             let (group, session) = (group.into(), session.key(slot));
             return self.far.told.push_back(RootTold::Lost { group, session });
         }

@@ -15,6 +15,7 @@ use crate::group::Group;
 use crate::group_reader::GroupReader;
 use crate::mail::{Letter, Returned};
 use crate::message::{Message, Qos};
+use crate::name::SessionName;
 use crate::nodes::{Entry, NIL};
 use crate::peers::stays;
 use crate::queue_rules::{DeathCause, QueueRules};
@@ -103,7 +104,7 @@ impl<P: DoorState> Broker<P> {
 
     /// Client identifiers of sessions that were another node's and go on here, away, each once. To be called at the end of a
     /// turn.
-    pub fn take_adopted(&mut self) -> Vec<Arc<str>> {
+    pub fn take_adopted(&mut self) -> Vec<SessionName> {
         std::mem::take(&mut self.far.adopted)
     }
 
@@ -652,7 +653,7 @@ impl<P> Queues<P> {
     /// Whether a session is the root of a queue, which takes messages of QoS 0 as all others.
     pub(crate) fn is_for_queue_of(&self, session: &BrokerSession<P>) -> bool {
         self.branches.has_queues()
-            && group_of_root(&session.client_id).is_some_and(|group| self.branches.is_queue(group))
+            && group_of_root(&session.name).is_some_and(|group| self.branches.is_queue(group))
     }
 
     /// Notes that a member may not be given a message of a branch's again. Whether it is so of all that are connected.

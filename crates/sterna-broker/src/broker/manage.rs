@@ -13,6 +13,7 @@ use crate::filter::Filter;
 use crate::group::Group;
 use crate::mail::Letter;
 use crate::message::{Message, Qos};
+use crate::name::SessionName;
 use crate::route::topics_of_shared;
 use crate::session::Subscription;
 use crate::window::Page;
@@ -47,7 +48,7 @@ pub struct Wish<'a> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubscriptionPage {
     /// Each with the name of its session.
-    pub found: Vec<(Arc<str>, SubscriptionInfo)>,
+    pub found: Vec<(SessionName, SubscriptionInfo)>,
     /// The next place of sessions, and the filter behind which to go on there; `None` at the end.
     pub next: Option<(usize, Option<Arc<str>>)>,
 }
@@ -149,9 +150,7 @@ impl<P: DoorState> Broker<P> {
         let mut ended = 0;
         for slot in from as u32..until as u32 {
             let is_its = self.queues.sessions.look(slot, |session| {
-                session.is_active()
-                    && !session.is_root()
-                    && self.directory.user_of(&session.client_id).as_deref() == Some(user)
+                session.is_active() && !session.is_root() && session.name.user() == Some(user)
             });
             if is_its != Some(true) {
                 continue;
@@ -166,22 +165,16 @@ impl<P: DoorState> Broker<P> {
         (ended, (until < capacity).then_some(until))
     }
 
-    /// The user that a session of any shard belongs to; `None` also where there is no session.
-    #[must_use]
-    pub fn user_of(&self, client_id: &str) -> Option<Arc<str>> {
-        self.directory.user_of(client_id)
-    }
-
     /// Subscriptions of a session of this shard, by filter: up to `limit` behind `after`, and whether there
     /// are more. `None` where the session is not here.
     #[must_use]
     pub fn subscriptions_named(
         &self,
-        client_id: &str,
+        name: &SessionName,
         after: Option<&str>,
         limit: usize,
     ) -> Option<(Vec<SubscriptionInfo>, bool)> {
-        let slot = self.active_slot(client_id)?;
+        let slot = self.active_slot(name)?;
         let behind = |filter: &str| after.is_none_or(|after| filter > after);
         let mut found: Vec<_> = self.queues.sessions.look(slot, |session| {
             let subscriptions = session.subscriptions.iter();
@@ -209,7 +202,7 @@ impl<P: DoorState> Broker<P> {
     ) -> SubscriptionPage {
         let all = &self.queues.sessions;
         let until = all.capacity().min(from.saturating_add(slots));
-        let mut found: Vec<(Arc<str>, SubscriptionInfo)> = Vec::new();
+        let mut found: Vec<(SessionName, SubscriptionInfo)> = Vec::new();
         for at in from..until {
             if found.len() >= limit {
                 let next = Some((at, None));
@@ -224,17 +217,16 @@ impl<P: DoorState> Broker<P> {
                 });
                 let wished = wished.map(|(filter, one)| told(Arc::clone(filter), one));
                 // The members of a group in a cluster have subscriptions, and its root is nobody.
-                (!session.is_root())
-                    .then(|| (Arc::clone(&session.client_id), wished.collect::<Vec<_>>()))
+                (!session.is_root()).then(|| (session.name.clone(), wished.collect::<Vec<_>>()))
             });
-            let Some((client_id, mut own)) = own.flatten() else {
+            let Some((name, mut own)) = own.flatten() else {
                 continue;
             };
             own.sort_unstable_by(|one, other| one.filter.cmp(&other.filter));
             let room = limit - found.len();
             let has_more = own.len() > room;
             let own = own.into_iter().take(room);
-            found.extend(own.map(|one| (Arc::clone(&client_id), one)));
+            found.extend(own.map(|one| (name.clone(), one)));
             if has_more {
                 let last = found.last().map(|(_, last)| Arc::clone(&last.filter));
                 let next = Some((at, last));

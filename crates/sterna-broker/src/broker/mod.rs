@@ -66,6 +66,7 @@ use crate::limits::Limits;
 use crate::losses::LossWatcher;
 use crate::mail::{Letter, Mail};
 use crate::message::Gauge;
+use crate::name::SessionName;
 use crate::outbox::Outbox;
 use crate::peers::Peers;
 use crate::queues::{QueueKey, Queues};
@@ -219,8 +220,8 @@ impl<P: DoorState> Broker<P> {
 
     /// The name of a session; `None` for an outdated key.
     #[must_use]
-    pub fn client_id(&self, session: SessionKey) -> Option<&Arc<str>> {
-        Some(&self.queues.attended(session)?.client_id)
+    pub fn name(&self, session: SessionKey) -> Option<&SessionName> {
+        Some(&self.queues.attended(session)?.name)
     }
 
     /// The front door's state of a session; `None` for an outdated key.
@@ -348,8 +349,8 @@ impl<P: DoorState> Broker<P> {
             Letter::Disband { group } => self.disband(group),
             Letter::Welcomed { groups, void } => self.welcomed(&groups, &void),
             // It may have moved on; then the letter follows it.
-            Letter::End { client_id } => {
-                self.end_session_of(now_ms, &client_id);
+            Letter::End { name } => {
+                self.end_session_of(now_ms, &name);
             }
             Letter::TooDear {
                 slot,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::Broker;
 use crate::api::{DoorState, Outcome, QueueState, SessionInfo, SessionKey};
+use crate::name::SessionName;
 use crate::session::{BrokerSession, NEVER_MS};
 
 /// Begin filters of shared subscriptions.
@@ -21,25 +22,23 @@ impl<P: DoorState> Broker<P> {
 
     /// The facts that this shard knows of a session, and the filters that it subscribes to, in no particular order.
     #[must_use]
-    pub fn session_named(&self, client_id: &str) -> Option<(SessionInfo, Vec<Arc<str>>)> {
+    pub fn session_named(&self, name: &SessionName) -> Option<(SessionInfo, Vec<Arc<str>>)> {
         let look = |session: &_| (self.info(session), filters(session).cloned().collect());
-        self.queues
-            .sessions
-            .look(self.active_slot(client_id)?, look)
+        self.queues.sessions.look(self.active_slot(name)?, look)
     }
 
     /// The front door's state of a session of this shard.
     #[must_use]
-    pub fn protocol_named(&mut self, client_id: &str) -> Option<&mut P> {
-        let slot = self.active_slot(client_id)?;
+    pub fn protocol_named(&mut self, name: &SessionName) -> Option<&mut P> {
+        let slot = self.active_slot(name)?;
         self.queues.sessions.unpack(slot);
         Some(&mut self.queues.sessions[slot].protocol)
     }
 
     /// A record of a session of this shard that a store had, while [`take_records`](Self::take_records) has not taken it.
     #[must_use]
-    pub fn record_named(&mut self, client_id: &str, key: &[u8]) -> Option<&[u8]> {
-        let slot = self.active_slot(client_id)?;
+    pub fn record_named(&mut self, name: &SessionName, key: &[u8]) -> Option<&[u8]> {
+        let slot = self.active_slot(name)?;
         self.queues.sessions.unpack(slot);
         let session = &self.queues.sessions[slot];
         let mut records = session.rare.as_ref()?.restored.iter();
@@ -50,8 +49,8 @@ impl<P: DoorState> Broker<P> {
     /// The key of a session of this shard that has a consumer. With it, everything can be done that the consumer's
     /// front door can do.
     #[must_use]
-    pub fn key_named(&self, client_id: &str) -> Option<SessionKey> {
-        let slot = self.active_slot(client_id)?;
+    pub fn key_named(&self, name: &SessionName) -> Option<SessionKey> {
+        let slot = self.active_slot(name)?;
         let session = self.queues.sessions.get(slot)?;
         session.is_connected().then(|| session.key(slot))
     }
@@ -62,11 +61,11 @@ impl<P: DoorState> Broker<P> {
     ///
     /// Of a session of another shard nothing is known, and in a cluster another node may have one: false.
     #[must_use]
-    pub fn takes_nothing(&self, client_id: &str, clean_start: bool, expiry_s: u32) -> bool {
-        if self.directory.owner(client_id).is_none() {
+    pub fn takes_nothing(&self, name: &SessionName, clean_start: bool, expiry_s: u32) -> bool {
+        if self.directory.owner(name).is_none() {
             return !self.is_in_cluster();
         }
-        let Some(slot) = self.active_slot(client_id).filter(|_| !clean_start) else {
+        let Some(slot) = self.active_slot(name).filter(|_| !clean_start) else {
             return false;
         };
         let sessions = &self.queues.sessions;
@@ -83,12 +82,12 @@ impl<P: DoorState> Broker<P> {
     pub fn settle_named(
         &mut self,
         now_ms: u64,
-        client_id: &str,
+        name: &SessionName,
         tag: u64,
         outcome: Outcome,
     ) -> bool {
         // A packed one has nothing to settle.
-        let here = self.active_slot(client_id);
+        let here = self.active_slot(name);
         let Some(slot) = here.filter(|&slot| self.queues.sessions.is_open(slot)) else {
             return false;
         };
@@ -101,8 +100,8 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// The slot of a session that is here; it may be packed.
-    pub(super) fn active_slot(&self, client_id: &str) -> Option<u32> {
-        let owner = self.directory.owner(client_id)?;
+    pub(super) fn active_slot(&self, name: &SessionName) -> Option<u32> {
+        let owner = self.directory.owner(name)?;
         if owner.shard != self.shard {
             return None;
         }
@@ -120,7 +119,7 @@ impl<P: DoorState> Broker<P> {
 
     pub(super) fn info(&self, session: &BrokerSession<P>) -> SessionInfo {
         SessionInfo {
-            client_id: Arc::clone(&session.client_id),
+            name: session.name.clone(),
             shard: self.shard(),
             consumer: session.consumer(),
             expiry_s: session.expiry_s,

@@ -1,7 +1,6 @@
 //! Opening, closing and ending sessions (MQTT 5.0, sections 3.1 and 4.1).
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 
 use super::Broker;
 use super::wills::new_will;
@@ -31,8 +30,8 @@ impl<P: DoorState> Broker<P> {
     /// A session that another shard has is asked for, and arrives with an [`Event::Opened`](crate::Event::Opened).
     ///
     /// # Errors
-    /// When the session belongs to another user, a limit forbids it, or the will can't be published.
-    pub fn open(&mut self, now_ms: u64, request: OpenSession<'_>) -> Result<Opened, OpenError> {
+    /// When a limit forbids it, or the will can't be published.
+    pub fn open(&mut self, now_ms: u64, request: OpenSession) -> Result<Opened, OpenError> {
         self.open_from(now_ms, None, request)
     }
 
@@ -45,13 +44,15 @@ impl<P: DoorState> Broker<P> {
         &mut self,
         now_ms: u64,
         address: Option<IpAddr>,
-        request: OpenSession<'_>,
+        request: OpenSession,
     ) -> Result<Opened, OpenError> {
-        let is_own = request.user.is_none() && address.is_none();
-        let principal = if is_own || group_of_root(request.client_id).is_some() {
+        let is_own = request.name.user().is_none() && address.is_none();
+        let principal = if is_own || group_of_root(&request.name).is_some() {
             Principal::BROKER
         } else {
-            self.directory.principals().enter(request.user, address)
+            self.directory
+                .principals()
+                .enter(request.name.user(), address)
         };
         let opened = self.claim_and_open(now_ms, principal, request);
         if opened.is_err() {
@@ -68,11 +69,11 @@ impl<P: DoorState> Broker<P> {
         &mut self,
         now_ms: u64,
         principal: Principal,
-        request: OpenSession<'_>,
+        request: OpenSession,
     ) -> Result<Opened, OpenError> {
         // Its record could not be kept, and nobody would be told for as long.
         let is_kept = request.expiry_s > 0 || (request.will.is_some() && self.keeps_of_node());
-        if is_kept && (self.queues.store.is_stuck() || self.lacks_room_for(request.client_id)) {
+        if is_kept && (self.queues.store.is_stuck() || self.lacks_room_for(&request.name)) {
             return Err(OpenError::StoreFull);
         }
         if request.expiry_s > 0 && self.is_unsure() {
@@ -96,12 +97,12 @@ impl<P: DoorState> Broker<P> {
         let slot = self.queues.sessions.vacant_slot();
         let generation = self.directory.next_opening();
         let shard = self.shard;
-        let is_root = group_of_root(request.client_id).is_some();
+        let is_root = group_of_root(&request.name).is_some();
         let rights = self.rights.as_ref().filter(|_| !is_root);
         let most_of_user = rights.and_then(|rights| {
             rights.most_sessions(Holder {
-                client_id: request.client_id,
-                owner: request.user,
+                client_id: request.name.id(),
+                owner: request.name.user(),
                 endpoint: None,
             })
         });
@@ -111,8 +112,7 @@ impl<P: DoorState> Broker<P> {
             Admission::Limited
         };
         let claimed = self.directory.claim(
-            request.client_id,
-            (request.user, principal),
+            (&request.name, principal),
             shard,
             (admission, most_of_user),
             || Owner {
@@ -130,12 +130,8 @@ impl<P: DoorState> Broker<P> {
                     return Err(error);
                 }
             },
-            Claimed::Elsewhere {
-                client_id,
-                old,
-                new,
-            } => {
-                let session = BrokerSession::new(client_id, generation, State::Claiming);
+            Claimed::Elsewhere { name, old, new } => {
+                let session = BrokerSession::new(name, generation, State::Claiming);
                 self.queues.sessions.insert(session);
                 let clean_start = request.clean_start;
                 let key = self.seat(slot, principal, request);
@@ -161,8 +157,8 @@ impl<P: DoorState> Broker<P> {
                 );
                 Opened::Pending { session: key }
             }
-            Claimed::New { client_id, .. } => {
-                let session = BrokerSession::new(client_id, generation, State::Active);
+            Claimed::New { name, .. } => {
+                let session = BrokerSession::new(name, generation, State::Active);
                 self.queues.sessions.insert(session);
                 let key = self.seat(slot, principal, request);
                 self.begin_new(now_ms, slot, key, is_clean)
@@ -170,10 +166,6 @@ impl<P: DoorState> Broker<P> {
             Claimed::Full => {
                 self.directory.remove_will(will_bytes);
                 return Err(OpenError::TooManySessions);
-            }
-            Claimed::Foreign => {
-                self.directory.remove_will(will_bytes);
-                return Err(OpenError::OtherUser);
             }
         };
         self.finish(now_ms);
@@ -186,7 +178,7 @@ impl<P: DoorState> Broker<P> {
         now_ms: u64,
         owner: Owner,
         principal: Principal,
-        request: OpenSession<'_>,
+        request: OpenSession,
     ) -> Result<Opened, OpenError> {
         let slot = owner.slot;
         let state = self
@@ -216,7 +208,7 @@ impl<P: DoorState> Broker<P> {
             self.queues.sessions[slot].attendance = self.directory.next_opening();
             slot
         } else {
-            let client_id = Arc::clone(&session.client_id);
+            let name = session.name.clone();
             self.take_orphaned_will(slot);
             self.end_session(now_ms, slot, false);
             let slot = self.queues.sessions.vacant_slot();
@@ -227,10 +219,10 @@ impl<P: DoorState> Broker<P> {
                 generation,
             };
             // Another shard may have registered since: its claim finds that the session has ended.
-            if !self.directory.reregister(&client_id, owner, new) {
+            if !self.directory.reregister(&name, owner, new) {
                 return Err(OpenError::TakenOver);
             }
-            let session = BrokerSession::new(client_id, generation, State::Active);
+            let session = BrokerSession::new(name, generation, State::Active);
             self.queues.sessions.insert(session);
             slot
         };
@@ -265,7 +257,7 @@ impl<P: DoorState> Broker<P> {
         &mut self,
         owner: Owner,
         principal: Principal,
-        request: OpenSession<'_>,
+        request: OpenSession,
     ) -> Result<Opened, OpenError> {
         let mut slot = owner.slot;
         self.evict_claimer(slot, request.clean_start, EvictReason::TakenOver);
@@ -274,7 +266,7 @@ impl<P: DoorState> Broker<P> {
         if session.rare.as_ref().is_some_and(|rare| rare.discard) {
             // The coming session is dropped, but messages may still be on their way to it. They must not reach the
             // new session, so it is another, and waits like one of another shard.
-            let client_id = Arc::clone(&session.client_id);
+            let name = session.name.clone();
             let vacant = self.queues.sessions.vacant_slot();
             let new = Owner {
                 shard: self.shard,
@@ -293,11 +285,11 @@ impl<P: DoorState> Broker<P> {
                 to,
             };
             // Another shard may have registered since: its claim will wait here instead.
-            if !self.directory.reregister(&client_id, owner, new) {
+            if !self.directory.reregister(&name, owner, new) {
                 return Err(OpenError::TakenOver);
             }
             self.queues.sessions[slot].rare_mut().next_claim = Some(claim);
-            let session = BrokerSession::new(client_id, attendance, State::Claiming);
+            let session = BrokerSession::new(name, attendance, State::Claiming);
             slot = self.queues.sessions.insert(session);
         } else {
             session.attendance = attendance;
@@ -308,7 +300,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Gives a session its new consumer.
-    fn seat(&mut self, slot: u32, principal: Principal, request: OpenSession<'_>) -> SessionKey {
+    fn seat(&mut self, slot: u32, principal: Principal, request: OpenSession) -> SessionKey {
         self.queues.sessions.set_principal(slot, principal);
         let session = &mut self.queues.sessions[slot];
         debug_assert!(
@@ -378,20 +370,18 @@ impl<P: DoorState> Broker<P> {
     /// Gathers the record of a session.
     fn store_session(&mut self, slot: u32, expires_at_ms: Option<u64>) {
         let session = &self.queues.sessions[slot];
-        let user = self.directory.user_of(&session.client_id);
         let principals = self.directory.principals();
         let network = match session.weight.principal {
-            _ if user.is_some() => None,
+            _ if session.name.user().is_some() => None,
             Principal::OTHERS => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
             principal => principals.network(principal),
         };
         let record = SessionRecord {
-            user: user.as_deref().map(Into::into),
             network,
             expiry_s: session.expiry_s,
             expires_at_ms,
         };
-        let change = records::put(Kind::Session, &session.client_id, &[], record.encode());
+        let change = records::put(Kind::Session, session.name.text(), &[], record.encode());
         self.queues.changes.push(change);
     }
 
@@ -404,7 +394,7 @@ impl<P: DoorState> Broker<P> {
             return;
         }
         let session = &queues.sessions[slot];
-        let name = &session.client_id;
+        let name = session.name.text();
         let mut removed = |kind: Kind, rest: &[u8]| {
             queues.changes.push(records::remove(kind, name, rest));
         };
@@ -514,7 +504,7 @@ impl<P: DoorState> Broker<P> {
         let queues = &mut self.queues;
         queues.forget_holder(QueueKey::Session(slot));
         if let Some(watcher) = &queues.loss_watcher {
-            watcher.ended(&queues.sessions[slot].client_id, cause);
+            watcher.ended(&queues.sessions[slot].name, cause);
         }
         let session = &mut queues.sessions[slot];
         debug_assert!(session.is_connected() && session.state == State::Active);
@@ -634,9 +624,9 @@ impl<P: DoorState> Broker<P> {
                 // Another shard may have a session of the name from here on, with records.
                 self.append_changes();
             }
-            if self.directory.unregister(&session.client_id, owner) && self.is_in_cluster() {
-                let client_id = Arc::clone(&session.client_id);
-                self.note(Ownership::Release { client_id });
+            if self.directory.unregister(&session.name, owner) && self.is_in_cluster() {
+                let name = session.name.clone();
+                self.note(Ownership::Release { name });
             }
         }
     }
@@ -665,8 +655,8 @@ impl<P: DoorState> Broker<P> {
         let mut given_back = Vec::new();
         for entry in self.queues.drain(ledger) {
             if entry.is_kept && entry.is_owned && entry.position != 0 {
-                let client_id = &self.queues.sessions[slot].client_id;
-                let change = records::remove(Kind::Owned, client_id, &owned_key(&entry));
+                let name = self.queues.sessions[slot].name.text();
+                let change = records::remove(Kind::Owned, name, &owned_key(&entry));
                 self.queues.disowned.push(change);
             }
             if entry.qos != Qos::ExactlyOnce || entry.is_kept {

@@ -11,8 +11,9 @@ use crate::far_group::group_of_root;
 use crate::losses::LossReason;
 use crate::mail::Letter;
 use crate::message::Message;
+use crate::name::SessionName;
 use crate::nodes::NIL;
-use crate::owned::{ClaimRefusal, Owned, Ownership, Testator, decode_will, encode_will};
+use crate::owned::{ClaimRefusal, Owned, Ownership, decode_will, encode_will};
 use crate::peers::stays;
 use crate::records::split_key;
 use crate::rights::Holder;
@@ -97,7 +98,7 @@ impl<P: DoorState> Broker<P> {
         if !session.is_stored || !is_due {
             return false;
         }
-        let each = session.client_id.len() + SUBSCRIPTION_BYTES;
+        let each = session.name.text().len() + SUBSCRIPTION_BYTES;
         let filters = session.subscriptions.iter().map(|(filter, _)| filter.len());
         let bytes: usize = filters.chain([filter.len()]).map(|len| len + each).sum();
         bytes as u64 > peers.gate.largest_body_bytes() / 4 * 3
@@ -121,18 +122,16 @@ impl<P: DoorState> Broker<P> {
         let session = &mut self.queues.sessions[slot];
         session.state = State::Claiming;
         let key = session.key(slot);
-        let client_id = Arc::clone(&session.client_id);
+        let name = session.name.clone();
         let will = session.will.as_deref().map(encode_will);
         let outlives = session.expiry_s > 0;
         let if_free = session.is_root();
-        let user = self.directory.user_of(&client_id);
         if let Some(owned) = self.owned() {
             owned.claimed.insert((slot, key.generation));
         }
         self.note(Ownership::Claim {
             session: key,
-            client_id,
-            user,
+            name,
             will,
             outlives,
             is_clean,
@@ -144,9 +143,9 @@ impl<P: DoorState> Broker<P> {
     pub(super) fn tell_will(&mut self, slot: u32) {
         if self.is_in_cluster() {
             let session = &self.queues.sessions[slot];
-            let client_id = Arc::clone(&session.client_id);
+            let name = session.name.clone();
             let will = session.will.as_deref().map(encode_will);
-            self.note(Ownership::SetWill { client_id, will });
+            self.note(Ownership::SetWill { name, will });
         }
     }
 
@@ -164,9 +163,9 @@ impl<P: DoorState> Broker<P> {
             };
             // A session that waits for its claim is not the engine's yet.
             if !matches!(session.state, State::Claiming) {
-                let client_id = Arc::clone(&session.client_id);
+                let name = session.name.clone();
                 let will = session.will.as_deref().map(encode_will);
-                self.note(Ownership::Renew { client_id, will });
+                self.note(Ownership::Renew { name, will });
             }
         }
         self.finish(now_ms);
@@ -216,7 +215,6 @@ impl<P: DoorState> Broker<P> {
         let reason = match why {
             ClaimRefusal::Away => EvictReason::ClusterAway,
             ClaimRefusal::TakenOver => EvictReason::TakenOver,
-            ClaimRefusal::OtherUser => EvictReason::OtherUser,
         };
         self.evict_claimer(slot, true, reason);
         let session = &mut self.queues.sessions[slot];
@@ -237,25 +235,25 @@ impl<P: DoorState> Broker<P> {
             );
         }
         // The result of the claim is the engine's: state that another node has kept does not end with it.
-        let client_id = self.end_here(now_ms, slot);
-        self.note(Ownership::Ended { client_id });
+        let name = self.end_here(now_ms, slot);
+        self.note(Ownership::Ended { name });
     }
 
     /// Ends a session on this node alone.
-    fn end_here(&mut self, now_ms: u64, slot: u32) -> Arc<str> {
-        let client_id = Arc::clone(&self.queues.sessions[slot].client_id);
+    fn end_here(&mut self, now_ms: u64, slot: u32) -> SessionName {
+        let name = self.queues.sessions[slot].name.clone();
         self.end_session(now_ms, slot, true);
         if let Some(owned) = self.owned() {
             (owned.notes).pop_if(|note| matches!(note, Ownership::Release { .. }));
         }
-        client_id
+        name
     }
 
     /// Removes now what waits to be removed of a session's records: the cursor that knows of it is written. Later the
     /// session may be another node's, or this one's again.
-    fn remove_disowned(&mut self, client_id: &str) {
+    fn remove_disowned(&mut self, name: &SessionName) {
         let is_its = |change: &mut Change| {
-            split_key(&change.key).is_some_and(|(_, name, _)| name == client_id)
+            split_key(&change.key).is_some_and(|(_, of, _)| of == name.text())
         };
         let waiting = self.queues.disowned.extract_if(.., is_its);
         let waiting = waiting.chain(self.disowning.extract_if(.., is_its));
@@ -284,33 +282,33 @@ impl<P: DoorState> Broker<P> {
         self.queues.write_cursor(slot);
         let session = &mut self.queues.sessions[slot];
         session.is_stored = false;
-        let client_id = Arc::clone(&session.client_id);
-        self.remove_disowned(&client_id);
+        let name = session.name.clone();
+        self.remove_disowned(&name);
     }
 
     /// Another node has a session now. It ends here, without its will, which is the other's. To be called on
     /// all shards; [`Ownership::Ended`] follows when that is done.
-    pub fn lose_session(&mut self, now_ms: u64, client_id: &Arc<str>) {
-        self.end_for(now_ms, client_id, EvictReason::TakenOver);
+    pub fn lose_session(&mut self, now_ms: u64, name: &SessionName) {
+        self.end_for(now_ms, name, EvictReason::TakenOver);
     }
 
     /// The state of a session cannot be kept. It ends here as it was kept last, and its client is told why. To be
     /// called on all shards, as [`lose_session`](Self::lose_session).
-    pub fn drop_unkept_session(&mut self, now_ms: u64, client_id: &Arc<str>) {
-        self.end_for(now_ms, client_id, EvictReason::TooLarge);
+    pub fn drop_unkept_session(&mut self, now_ms: u64, name: &SessionName) {
+        self.end_for(now_ms, name, EvictReason::TooLarge);
     }
 
-    fn end_for(&mut self, now_ms: u64, client_id: &Arc<str>, reason: EvictReason) {
-        let owner = self.directory.owner(client_id);
+    fn end_for(&mut self, now_ms: u64, name: &SessionName, reason: EvictReason) {
+        let owner = self.directory.owner(name);
         if owner.is_some_and(|owner| owner.shard != self.shard)
             || (owner.is_none() && self.shard != 0)
         {
             // It may have been this shard's before.
-            self.remove_disowned(client_id);
+            self.remove_disowned(name);
             return self.finish(now_ms);
         }
         if owner.is_none() {
-            self.remove_disowned(client_id);
+            self.remove_disowned(name);
         }
         if let Some(owner) = owner {
             let slot = owner.slot;
@@ -330,8 +328,8 @@ impl<P: DoorState> Broker<P> {
                 None => {}
             }
         }
-        let client_id = Arc::clone(client_id);
-        self.note(Ownership::Ended { client_id });
+        let name = name.clone();
+        self.note(Ownership::Ended { name });
         self.finish(now_ms);
     }
 
@@ -341,7 +339,7 @@ impl<P: DoorState> Broker<P> {
         &mut self,
         now_ms: u64,
         will: &[u8],
-        testator: Option<&Testator>,
+        testator: Option<&SessionName>,
     ) -> bool {
         let Some((message, expiry_s, is_given)) = decode_will(will) else {
             return false;
@@ -349,15 +347,15 @@ impl<P: DoorState> Broker<P> {
         // It comes from a connection that has just ended.
         let given_ms = is_given.then_some(now_ms);
         let holder = testator.map(|testator| Holder {
-            client_id: &testator.client_id,
-            owner: testator.user.as_deref(),
+            client_id: testator.id(),
+            owner: testator.user(),
             endpoint: None,
         });
-        if let Some(holder) =
-            holder.filter(|holder| !self.permits_will(*holder, &message, given_ms))
+        if let Some(testator) = testator
+            && holder.is_some_and(|holder| !self.permits_will(holder, &message, given_ms))
         {
             let reason = LossReason::Forbidden;
-            (self.queues).lose_of_reader(holder.client_id, Some(&message), reason);
+            (self.queues).lose_of_reader(testator.text(), Some(&message), reason);
             return true;
         }
         let expires_at_ms = expiry_s.map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
@@ -373,7 +371,7 @@ impl<P: DoorState> Broker<P> {
         let session = &self.queues.sessions[slot];
         if let Some(consumer) = session.consumer() {
             let key = session.key(slot);
-            if let Some(group) = group_of_root(&session.client_id) {
+            if let Some(group) = group_of_root(&session.name) {
                 return self.far.told.push_back(RootTold::Opened {
                     group: group.into(),
                     session: key,

@@ -118,7 +118,7 @@ impl<P: DoorState> Broker<P> {
         reader.cursor.is_limited = true;
         self.queues.counters.let_go += 1;
         if let Some(watcher) = &self.queues.loss_watcher {
-            watcher.let_go(&session.client_id);
+            watcher.let_go(&session.name);
         }
         self.evict_consumer(now_ms, slot, EvictReason::FarBehind);
         self.leave(now_ms, slot);

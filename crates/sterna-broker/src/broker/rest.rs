@@ -185,7 +185,7 @@ impl<P: DoorState> Broker<P> {
         let (at, _) = of_filter.max_by_key(|(_, past)| past.until)?;
         let past = reader.past.remove(at);
         if session.is_stored {
-            let change = records::remove(Kind::Past, &session.client_id, &past.key());
+            let change = records::remove(Kind::Past, session.name.text(), &past.key());
             self.queues.changes.push(change);
         }
         Some(past.since)
@@ -208,7 +208,7 @@ impl<P: DoorState> Broker<P> {
             && session.is_stored
         {
             let (rest, value) = (filter.as_bytes(), known.stored(since).encode());
-            let change = records::put(Kind::Subscription, &session.client_id, rest, value);
+            let change = records::put(Kind::Subscription, session.name.text(), rest, value);
             self.queues.changes.push(change);
         }
     }

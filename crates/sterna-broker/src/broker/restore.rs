@@ -17,6 +17,7 @@ use crate::filter::Filter;
 use crate::group_reader::{GroupReader, GroupRecord};
 use crate::limits::Limits;
 use crate::message::Message;
+use crate::name::SessionName;
 use crate::nodes::{Entry, List, NIL, Phase};
 use crate::owned::Ownership;
 use crate::queues::Queues;
@@ -76,7 +77,7 @@ impl StoredOwned {
 /// All records, taken apart.
 #[derive(Default)]
 struct Loaded {
-    sessions: BTreeMap<Box<str>, StoredSession>,
+    sessions: BTreeMap<SessionName, StoredSession>,
     groups: BTreeMap<Box<str>, GroupRecord>,
     /// Messages of groups that are sessions' alone.
     owned: Vec<(Box<str>, u64)>,
@@ -107,10 +108,8 @@ impl Loaded {
             Kind::Judged => self.judged = Some(JudgedRecord::decode(value)?),
             Kind::Retained | Kind::Group | Kind::Shared => {}
             _ if share.holds(name) => {
-                if !self.sessions.contains_key(name) {
-                    self.sessions.insert(name.into(), StoredSession::default());
-                }
-                self.sessions.get_mut(name)?.visit(kind, rest, value)?;
+                let name = SessionName::of_text(name)?;
+                (self.sessions.entry(name).or_default()).visit(kind, rest, value)?;
             }
             _ => {}
         }
@@ -168,7 +167,7 @@ impl StoredSession {
 
 impl StoredSession {
     /// The removal of all its records.
-    fn removal(&self, name: &str) -> Vec<Change> {
+    fn removal(&self, name: &SessionName) -> Vec<Change> {
         let mut keys: Vec<(Kind, Box<[u8]>)> = [Kind::Session, Kind::Cursor, Kind::Rounds]
             .map(|kind| (kind, Box::default()))
             .into();
@@ -189,7 +188,7 @@ impl StoredSession {
                 .map(|(key, _)| (Kind::Door, key.clone())),
         );
         let keys = keys.into_iter();
-        keys.map(|(kind, rest)| records::remove(kind, name, &rest))
+        keys.map(|(kind, rest)| records::remove(kind, name.text(), &rest))
             .collect()
     }
 }
@@ -244,9 +243,8 @@ impl<P: DoorState> Broker<P> {
         let mut restored = loaded.restored;
         let limits = self.limits_of_stored();
         let is_judged = self.judges_restored(now_ms, loaded.judged.as_ref());
-        for (client_id, session) in loaded.sessions {
-            let is_restored =
-                self.restore_session(now_ms, &client_id, session, (&limits, is_judged));
+        for (name, session) in loaded.sessions {
+            let is_restored = self.restore_session(now_ms, &name, session, (&limits, is_judged));
             restored.sessions += usize::from(is_restored);
         }
         // Nothing of this is new to the store, but for what has come to its end.
@@ -259,36 +257,35 @@ impl<P: DoorState> Broker<P> {
     fn restore_session(
         &mut self,
         now_ms: u64,
-        client_id: &str,
+        name: &SessionName,
         mut stored: StoredSession,
         (limits, is_judged): (&Limits, bool),
     ) -> bool {
         let record = stored.session.as_ref();
         let Some(record) = record.filter(|record| record.expiry_s > 0).cloned() else {
             let will = (stored.will.take()).filter(|_| self.keeps_of_node());
-            self.remove_stored(client_id, &stored);
+            self.remove_stored(name, &stored);
             if let Some(will) = will {
-                self.restore_lone_will(now_ms, client_id, will);
+                self.restore_lone_will(now_ms, name, will);
             }
             return false;
         };
         let slot = self.queues.sessions.vacant_slot();
         let generation = self.directory.next_opening();
         let shard = self.shard;
-        let user = record.user.as_deref();
-        let (admission, principal) = ((Admission::Restored, None), Principal::BROKER);
+        let admission = (Admission::Restored, None);
         let claimed = self
             .directory
-            .claim(client_id, (user, principal), shard, admission, || Owner {
+            .claim((name, Principal::BROKER), shard, admission, || Owner {
                 shard,
                 slot,
                 generation,
             });
         // There twice, which no store has.
-        let Claimed::New { client_id, .. } = claimed else {
+        let Claimed::New { name, .. } = claimed else {
             return false;
         };
-        let mut session = BrokerSession::new(client_id, generation, State::Active);
+        let mut session = BrokerSession::new(name, generation, State::Active);
         session.expiry_s = record.expiry_s;
         session.expires_at_ms = match (record.expires_at_ms, record.expiry_s) {
             (None, NEVER_EXPIRES_S) => NEVER_MS,
@@ -302,7 +299,7 @@ impl<P: DoorState> Broker<P> {
                     .min(now_ms + whole_ms)
             }
         };
-        session.weight.principal = self.principal_of_stored(&session.client_id, &record);
+        session.weight.principal = self.principal_of_stored(&session.name, &record);
         self.queues.sessions.insert(session);
         self.install_stored(now_ms, slot, stored, limits);
         if !(self.queues.sessions[slot].reader.as_ref())
@@ -322,10 +319,10 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Who holds a session of a store; it has entered.
-    fn principal_of_stored(&self, client_id: &str, record: &SessionRecord) -> Principal {
+    fn principal_of_stored(&self, name: &SessionName, record: &SessionRecord) -> Principal {
         let principals = self.directory.principals();
-        match (record.user.as_deref(), record.network) {
-            _ if group_of_root(client_id).is_some() => Principal::BROKER,
+        match (name.user(), record.network) {
+            _ if group_of_root(name).is_some() => Principal::BROKER,
             (None, None) => Principal::BROKER,
             (None, Some(network)) if network.is_unspecified() => Principal::OTHERS,
             (user, network) => principals.enter(user, network),
@@ -333,11 +330,11 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Removes what is stored of a session that has ended with the broker.
-    fn remove_stored(&mut self, client_id: &str, stored: &StoredSession) {
+    fn remove_stored(&mut self, name: &SessionName, stored: &StoredSession) {
         // Groups are yet to know of the messages that it took from them.
         let is_owned =
             |change: &Change| split_key(&change.key).is_some_and(|(kind, ..)| kind == Kind::Owned);
-        for change in stored.removal(client_id) {
+        for change in stored.removal(name) {
             if is_owned(&change) {
                 self.queues.disowned.push(change);
             } else {
@@ -424,21 +421,17 @@ impl<P: DoorState> Broker<P> {
     /// False where that session has ended.
     pub(super) fn install_kept(&mut self, now_ms: u64, slot: u32, records: &[Record]) -> bool {
         let mut stored = Self::stored_session(records);
-        let client_id = Arc::clone(&self.queues.sessions[slot].client_id);
-        let user = self.directory.user_of(&client_id);
+        let name = self.queues.sessions[slot].name.clone();
         let is_over = (stored.session.as_ref()).is_none_or(|record| {
-            record.expiry_s == 0
-                || record.expires_at_ms.is_some_and(|at_ms| at_ms <= now_ms)
-                // Another user's, of whose session nobody knows any more.
-                || record.user.as_deref() != user.as_deref()
+            record.expiry_s == 0 || record.expires_at_ms.is_some_and(|at_ms| at_ms <= now_ms)
         });
         if is_over {
-            self.remove_stored(&client_id, &stored);
+            self.remove_stored(&name, &stored);
             return false;
         }
         if stored.will.take().is_some() {
             // [MQTT-3.1.3-9]
-            let change = records::remove(Kind::Will, &client_id, &[]);
+            let change = records::remove(Kind::Will, name.text(), &[]);
             self.queues.changes.push(change);
         }
         self.hold_log(stored.cursor.first());
@@ -448,15 +441,13 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Takes over a session that is away, of a node of the cluster that is gone. A will that is delayed waits on.
-    /// Returns whether it goes on here; otherwise it has ended, or a client waits for a session of its name. That may be
-    /// another user's, who is refused: then the engine brings the session again.
-    pub fn adopt(&mut self, now_ms: u64, client_id: &str, records: &[Record]) -> bool {
-        let named = Arc::from(client_id);
-        if self.directory.owner(client_id).is_some() {
-            self.note(Ownership::NotAdopted { client_id: named });
+    /// Returns whether it goes on here; otherwise it has ended, or a client waits for it.
+    pub fn adopt(&mut self, now_ms: u64, name: &SessionName, records: &[Record]) -> bool {
+        if self.directory.owner(name).is_some() {
+            self.note(Ownership::NotAdopted { name: name.clone() });
             return false;
         }
-        self.note(Ownership::Adopted { client_id: named });
+        self.note(Ownership::Adopted { name: name.clone() });
         let mut stored = Self::stored_session(records);
         if let Some(record) = &mut stored.session
             && record.expires_at_ms.is_none()
@@ -465,20 +456,19 @@ impl<P: DoorState> Broker<P> {
             // Its connection ended with its node: it is away from now on, also when another node adopts it after
             // this one.
             record.expires_at_ms = Some(now_ms + u64::from(record.expiry_s) * 1000);
-            let change = records::put(Kind::Session, client_id, &[], record.encode());
+            let change = records::put(Kind::Session, name.text(), &[], record.encode());
             self.queues.changes.push(change);
         }
         self.hold_log(stored.cursor.first());
         let limits = self.limits_of_stored();
-        let is_here = self.restore_session(now_ms, client_id, stored, (&limits, false));
+        let is_here = self.restore_session(now_ms, name, stored, (&limits, false));
         if !is_here {
-            let client_id = Arc::from(client_id);
-            self.note(Ownership::Release { client_id });
-        } else if let Some(group) = group_of_root(client_id) {
+            self.note(Ownership::Release { name: name.clone() });
+        } else if let Some(group) = group_of_root(name) {
             let group = group.into();
             self.far.told.push_back(RootTold::Adopted { group });
         } else {
-            self.far.adopted.push(client_id.into());
+            self.far.adopted.push(name.clone());
         }
         self.finish(now_ms);
         is_here

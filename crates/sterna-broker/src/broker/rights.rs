@@ -90,9 +90,8 @@ impl<P: DoorState> Broker<P> {
 
     /// The user whose session it is; `None` for nobody in particular.
     #[must_use]
-    pub fn owner(&self, session: SessionKey) -> Option<Arc<str>> {
-        let session = self.queues.attended(session)?;
-        self.directory.user_of(&session.client_id)
+    pub fn owner(&self, session: SessionKey) -> Option<&str> {
+        self.queues.attended(session)?.name.user()
     }
 
     /// Judges a session that has come from another shard, unless that has done so. Returns whether it
@@ -300,10 +299,9 @@ impl<P: DoorState> Broker<P> {
         session: &BrokerSession<P>,
         ask: impl FnOnce(Holder<'_>) -> R,
     ) -> R {
-        let user = self.directory.user_of(&session.client_id);
         ask(Holder {
-            client_id: &session.client_id,
-            owner: user.as_deref(),
+            client_id: session.name.id(),
+            owner: session.name.user(),
             endpoint: session.endpoint(),
         })
     }

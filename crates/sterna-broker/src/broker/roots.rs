@@ -35,8 +35,7 @@ impl<P: DoorState> Broker<P> {
     /// Wants the root of a group for this node, if no node has it that may be sure of it.
     pub(super) fn claim_root(&mut self, now_ms: u64, group: &Arc<str>) {
         let request = OpenSession {
-            client_id: &root_name(group),
-            user: None,
+            name: root_name(group),
             clean_start: false,
             expiry_s: NEVER_EXPIRES_S,
             consumer: ROOT_CONSUMER,
@@ -616,7 +615,7 @@ impl<P: DoorState> Broker<P> {
             return;
         };
         session.is_listed = false;
-        let Some(group) = group_of_root(&session.client_id).map(Arc::<str>::from) else {
+        let Some(group) = group_of_root(&session.name).map(Arc::<str>::from) else {
             return;
         };
         if self.queues.branches.is_queue(&group) {

@@ -5,6 +5,7 @@ use super::Broker;
 use crate::api::{DoorState, EvictReason, SessionKey};
 use crate::counters::ENTRY_BYTES;
 use crate::directory::Principal;
+use crate::name::SessionName;
 use crate::session::{BrokerSession, State};
 
 /// About the memory that a session takes, in bytes. Bodies that it shares with others are included.
@@ -92,14 +93,10 @@ impl<P: DoorState> Broker<P> {
 
     /// Ends a session because memory is short, with what waits for it, and disconnects its consumer. Returns its name;
     /// `None` where it has ended meanwhile.
-    pub fn end_lasting(
-        &mut self,
-        now_ms: u64,
-        session: LastingSession,
-    ) -> Option<std::sync::Arc<str>> {
+    pub fn end_lasting(&mut self, now_ms: u64, session: LastingSession) -> Option<SessionName> {
         let slot = session.slot;
         let known = self.queues.session(slot, session.generation)?;
-        let name = known.client_id.clone();
+        let name = known.name.clone();
         if known.state != State::Active {
             self.finish(now_ms);
             return None;

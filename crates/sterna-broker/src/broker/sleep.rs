@@ -94,7 +94,7 @@ impl<P> Queues<P> {
         };
         if session.is_stored {
             let value = past.subscription.stored(since).encode();
-            let change = records::put(Kind::Past, &session.client_id, &past.key(), value);
+            let change = records::put(Kind::Past, session.name.text(), &past.key(), value);
             self.changes.push(change);
         }
         reader.past.push(past);

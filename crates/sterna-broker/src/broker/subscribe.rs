@@ -263,7 +263,7 @@ impl<P: DoorState> Broker<P> {
         }
         if session.is_stored {
             let (rest, value) = (filter.as_bytes(), subscription.stored(since).encode());
-            let change = records::put(Kind::Subscription, &session.client_id, rest, value);
+            let change = records::put(Kind::Subscription, session.name.text(), rest, value);
             self.queues.changes.push(change);
         }
         if session

@@ -139,7 +139,8 @@ impl<P: DoorState> Broker<P> {
             return false;
         };
         if session.is_stored {
-            let change = records::remove(Kind::Subscription, &session.client_id, filter.as_bytes());
+            let change =
+                records::remove(Kind::Subscription, session.name.text(), filter.as_bytes());
             self.queues.changes.push(change);
         }
         self.queues.counters.unsubscribed(subscription.group);

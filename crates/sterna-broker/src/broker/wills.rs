@@ -5,14 +5,13 @@
 //! [`Limits::will_grace_ms`](crate::Limits::will_grace_ms) where that is longer, also where its session has ended by
 //! then. A client that returns before takes it away.
 
-use std::sync::Arc;
-
 use super::Broker;
 use super::rights::GIVEN_MS;
 use crate::api::{DoorState, PublishRefusal, Routed, SessionKey, Will, WillFate};
 use crate::directory::{Admission, Claimed, Owner, Principal};
 use crate::losses::LossReason;
 use crate::message::Origin;
+use crate::name::SessionName;
 use crate::owned::{Ownership, encode_will};
 use crate::records::{self, Kind};
 use crate::session::{BrokerSession, NEVER_MS, State};
@@ -74,9 +73,8 @@ impl<P: DoorState> Broker<P> {
             return;
         }
         will.is_stored = true;
-        let user = self.directory.user_of(&session.client_id);
-        let value = will.record(wait, user.as_ref());
-        let change = records::put(Kind::Will, &session.client_id, &[], value);
+        let value = will.record(wait);
+        let change = records::put(Kind::Will, session.name.text(), &[], value);
         self.queues.changes.push(change);
     }
 
@@ -141,7 +139,7 @@ impl<P: DoorState> Broker<P> {
         let session = &mut self.queues.sessions[slot];
         let will = session.will.take()?;
         if will.is_stored {
-            let change = records::remove(Kind::Will, &session.client_id, &[]);
+            let change = records::remove(Kind::Will, session.name.text(), &[]);
             self.queues.changes.push(change);
         }
         self.directory.remove_will(will.message.body_bytes());
@@ -168,11 +166,11 @@ impl<P: DoorState> Broker<P> {
                 return (self.queues).lose(slot, Some(&will.message), LossReason::Forbidden);
             }
             if self.is_in_cluster() {
-                let client_id = Arc::clone(&self.queues.sessions[slot].client_id);
+                let name = self.queues.sessions[slot].name.clone();
                 let body_bytes = will.message.body_bytes();
                 let will = encode_will(&will);
                 self.count_due_will(&will, body_bytes);
-                return self.note(Ownership::PublishWill { client_id, will });
+                return self.note(Ownership::PublishWill { name, will });
             }
             self.route_will(now_ms, &will);
         }
@@ -301,13 +299,17 @@ impl<P: DoorState> Broker<P> {
 
     /// Restores the will of a client whose session ended with the broker. It has a session's place until it is
     /// published, or its client returns.
-    pub(super) fn restore_lone_will(&mut self, now_ms: u64, client_id: &str, record: WillRecord) {
+    pub(super) fn restore_lone_will(
+        &mut self,
+        now_ms: u64,
+        name: &SessionName,
+        record: WillRecord,
+    ) {
         let slot = self.queues.sessions.vacant_slot();
         let generation = self.directory.next_opening();
         let shard = self.shard;
         let claimed = self.directory.claim(
-            client_id,
-            (record.user.as_deref(), Principal::OTHERS),
+            (name, Principal::OTHERS),
             shard,
             (Admission::Restored, None),
             || Owner {
@@ -317,13 +319,13 @@ impl<P: DoorState> Broker<P> {
             },
         );
         // There twice, which no store has.
-        let Claimed::New { client_id, .. } = claimed else {
+        let Claimed::New { name, .. } = claimed else {
             return;
         };
-        let mut session = BrokerSession::new(client_id, generation, State::Active);
+        let mut session = BrokerSession::new(name, generation, State::Active);
         session.expires_at_ms = now_ms;
         let principals = self.directory.principals();
-        session.weight.principal = principals.enter(record.user.as_deref(), None);
+        session.weight.principal = principals.enter(session.name.user(), None);
         self.queues.sessions.insert(session);
         self.restore_will(now_ms, slot, record);
         let session = &mut self.queues.sessions[slot];

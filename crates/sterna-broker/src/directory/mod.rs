@@ -19,8 +19,8 @@ use full_queues::FullQueues;
 use judging::Judging;
 pub(crate) use log::Log;
 pub use principals::{Principal, Principals};
+use registry::Registry;
 pub(crate) use registry::{Claimed, Owner};
-use registry::{Owned, Registry};
 use retained::Retained;
 
 use crate::api::{Retention, ShardId};
@@ -29,6 +29,7 @@ use crate::hash::KeyedState;
 use crate::holding::Holds;
 use crate::limits::Limits;
 use crate::message::{Gauge, Message};
+use crate::name::SessionName;
 use crate::outbox::OnWay;
 use crate::pressure::Pressure;
 use crate::route::{Rest, RouteUpdate};
@@ -280,22 +281,17 @@ impl Directory {
 
     /// The shard that a client's session is on, or is moving to.
     #[must_use]
-    pub fn shard_of(&self, client_id: &str) -> Option<ShardId> {
-        self.owner(client_id).map(|owner| ShardId(owner.shard))
+    pub fn shard_of(&self, name: &SessionName) -> Option<ShardId> {
+        self.owner(name).map(|owner| ShardId(owner.shard))
     }
 
-    pub(crate) fn owner(&self, client_id: &str) -> Option<Owner> {
-        self.registry.owner(client_id)
+    pub(crate) fn owner(&self, name: &SessionName) -> Option<Owner> {
+        self.registry.owner(name)
     }
 
-    /// A client identifier; the registry's own text where there is a session of that name.
-    pub(crate) fn shared_name(&self, client_id: &str) -> Arc<str> {
-        (self.registry.name(client_id)).unwrap_or_else(|| Arc::from(client_id))
-    }
-
-    /// The user that a client's session belongs to; `None` also where there is no session.
-    pub(crate) fn user_of(&self, client_id: &str) -> Option<Arc<str>> {
-        self.registry.user(client_id)
+    /// A name; the registry's own text where there is a session of that name.
+    pub(crate) fn shared_name(&self, name: SessionName) -> SessionName {
+        self.registry.name(&name).unwrap_or(name)
     }
 
     /// Whether there are other nodes.
@@ -487,18 +483,16 @@ impl Directory {
 
     // The registry and the counts that have limits.
 
-    /// Registers a shard as the owner of a client's session, which belongs to a user. A new session is only
-    /// registered where that user has fewer than this number, and the principal may grow.
+    /// Registers a shard as the owner of a session, which a principal holds. A new one is only registered where its user
+    /// has fewer than this number, and the principal may grow.
     pub(crate) fn claim(
         &self,
-        client_id: &str,
-        (user, principal): (Option<&str>, Principal),
+        (name, principal): (&SessionName, Principal),
         shard: u16,
         (admission, most_of_user): (Admission, Option<u32>),
         make: impl FnOnce() -> Owner,
     ) -> Claimed {
-        let owned = Owned { user, most_of_user };
-        self.registry.claim(client_id, owned, shard, make, || {
+        (self.registry).claim(name, most_of_user, shard, make, || {
             let limit = self.limits.sessions;
             self.add(&self.sessions, 1, limit, (admission, principal))
         })
@@ -506,13 +500,13 @@ impl Directory {
 
     /// Registers another session of the same client on the same shard; false where another shard has
     /// registered meanwhile.
-    pub(crate) fn reregister(&self, client_id: &str, old: Owner, new: Owner) -> bool {
-        self.registry.replace(client_id, old, new)
+    pub(crate) fn reregister(&self, name: &SessionName, old: Owner, new: Owner) -> bool {
+        self.registry.replace(name, old, new)
     }
 
     /// Forgets a session, unless it has another owner by now. Returns whether it was forgotten.
-    pub(crate) fn unregister(&self, client_id: &str, owner: Owner) -> bool {
-        let is_removed = self.registry.remove(client_id, owner);
+    pub(crate) fn unregister(&self, name: &SessionName, owner: Owner) -> bool {
+        let is_removed = self.registry.remove(name, owner);
         if is_removed {
             self.sessions.fetch_sub(1, Ordering::Relaxed);
         }

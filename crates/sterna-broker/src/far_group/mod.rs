@@ -36,6 +36,7 @@ pub(crate) use queue::{Held, QueueRoot, RootQueue, group_number, is_full};
 pub(crate) use root::{Attendee, Resting, Root, RootRecord};
 
 use crate::api::ConsumerId;
+use crate::name::SessionName;
 
 /// The first character of the names of roots' sessions. No client can have it: texts of MQTT have none, and names of
 /// other protocols' sessions begin with those of their protocols.
@@ -54,13 +55,13 @@ pub(crate) const LETTER_BYTES: usize = 65_536;
 pub const LETTER_OVERHEAD_BYTES: usize = LONGEST_GROUP_BYTES + 64;
 
 /// The name of the session of a group's root.
-pub(crate) fn root_name(group: &str) -> String {
-    format!("{ROOT}{group}")
+pub(crate) fn root_name(group: &str) -> SessionName {
+    SessionName::new(None, &format!("{ROOT}{group}"))
 }
 
 /// The group whose root a session is; `None` for a client's.
-pub(crate) fn group_of_root(client_id: &str) -> Option<&str> {
-    client_id.strip_prefix(ROOT)
+pub(crate) fn group_of_root(name: &SessionName) -> Option<&str> {
+    name.id().strip_prefix(ROOT)
 }
 
 /// A process of a node of the cluster.

@@ -15,6 +15,7 @@ use crate::cursor::Cursor;
 use crate::far_group::{RootRecord, group_of_root, root_name};
 use crate::group_reader::GroupRecord;
 use crate::message::{Message, Qos};
+use crate::name::SessionName;
 use crate::owned::decode_will;
 use crate::peers::stays;
 use crate::route::{RouteFlags, topics_of_shared};
@@ -22,10 +23,10 @@ use crate::store::Record;
 use crate::will::{Wait, WillRecord, encode_record, put_terms};
 
 /// The owner of a record of a store.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RecordOf<'a> {
     /// A session, by its name. It is of a client, of a queue's anchor, or of a front door.
-    Session(&'a str),
+    Session(SessionName),
     /// A shared subscription or a queue, by its whole filter.
     Group(&'a str),
     /// The retained message of a topic.
@@ -48,14 +49,14 @@ pub fn record_of(key: &[u8]) -> Option<RecordOf<'_>> {
         Kind::Node => RecordOf::Node(rest),
         Kind::Judged => RecordOf::Judged,
         Kind::Shared => RecordOf::Shared,
-        _ => RecordOf::Session(name),
+        _ => RecordOf::Session(SessionName::of_text(name)?),
     })
 }
 
 /// The key by which a store has a front door's record of a session, from its own key.
 #[must_use]
-pub fn key_of_door(session: &str, own: &[u8]) -> Box<[u8]> {
-    key(Kind::Door, session, own)
+pub fn key_of_door(session: &SessionName, own: &[u8]) -> Box<[u8]> {
+    key(Kind::Door, session.text(), own)
 }
 
 /// The key by which lines have a record of a whole cluster, from the part that tells it from others.
@@ -76,8 +77,6 @@ pub type Records = BTreeMap<Box<[u8]>, Box<[u8]>>;
 /// A session as a cluster has it.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct CarriedSession {
-    /// The user that it belongs to.
-    pub user: Option<Arc<str>>,
     /// The will, where it is no record: of a session that has ended but for it.
     pub will: Option<Arc<[u8]>>,
     /// Its records. None where it has ended but for its will.
@@ -87,24 +86,19 @@ pub struct CarriedSession {
 impl CarriedSession {
     /// A session of a store, by its records. `None` where they are not valid.
     #[must_use]
-    pub fn of_records(name: &str, records: Records) -> Option<Self> {
-        if let Some(session) = records.get(&key(Kind::Session, name, &[])) {
-            let user = SessionRecord::decode(session)?.user.map(Arc::from);
+    pub fn of_records(name: &SessionName, records: Records) -> Option<Self> {
+        if let Some(session) = records.get(&key(Kind::Session, name.text(), &[])) {
+            SessionRecord::decode(session)?;
             let will = None;
-            return Some(Self {
-                user,
-                will,
-                records,
-            });
+            return Some(Self { will, records });
         }
-        let will = WillRecord::decode(records.get(&key(Kind::Will, name, &[]))?)?;
+        let will = WillRecord::decode(records.get(&key(Kind::Will, name.text(), &[]))?)?;
         let mut bytes = Vec::new();
         // The session has ended, and so it is due when its client does not come back.
         put_number(&mut bytes, 0);
         put_terms(&mut bytes, will.expiry_s, will.is_given);
         will.message.encode(&mut bytes);
         Some(Self {
-            user: will.user.map(Arc::from),
             will: Some(bytes.into()),
             records: Records::new(),
         })
@@ -113,13 +107,12 @@ impl CarriedSession {
     /// The session of the root of a shared subscription or queue, with its name, from the record in a store. `None` where
     /// the record is not valid.
     #[must_use]
-    pub fn of_group(filter: &str, record: &[u8]) -> Option<(String, Self)> {
+    pub fn of_group(filter: &str, record: &[u8]) -> Option<(SessionName, Self)> {
         let GroupRecord {
             is_kept, cursor, ..
         } = GroupRecord::decode(record)?;
         let name = root_name(filter);
         let session = SessionRecord {
-            user: None,
             network: None,
             expiry_s: NEVER_EXPIRES_S,
             expires_at_ms: None,
@@ -140,18 +133,18 @@ impl CarriedSession {
         };
         let topics = topics_of_shared(filter).as_bytes();
         let mut records: Records = [
-            (key(Kind::Session, &name, &[]), session.encode()),
+            (key(Kind::Session, name.text(), &[]), session.encode()),
             (
-                key(Kind::Subscription, &name, topics),
+                key(Kind::Subscription, name.text(), topics),
                 subscription.encode(),
             ),
-            (key(Kind::Cursor, &name, &[]), cursor.encode()),
-            (key(Kind::Door, &name, RootRecord::KEY), root.encode()),
+            (key(Kind::Cursor, name.text(), &[]), cursor.encode()),
+            (key(Kind::Door, name.text(), RootRecord::KEY), root.encode()),
         ]
         .map(|(key, value)| (key, value.into()))
         .into();
         if is_kept {
-            records.insert(key(Kind::Door, &name, QUEUE_KEY), [1].into());
+            records.insert(key(Kind::Door, name.text(), QUEUE_KEY), [1].into());
         }
         let session = Self {
             records,
@@ -163,9 +156,9 @@ impl CarriedSession {
     /// Its records as a store has them: those of a session, or of a shared subscription whose root it is. `None` where
     /// they are not valid.
     #[must_use]
-    pub fn into_records(self, name: &str) -> Option<Vec<Record>> {
+    pub fn into_records(self, name: &SessionName) -> Option<Vec<Record>> {
         if let Some(group) = group_of_root(name) {
-            let cursor = self.records.get(&key(Kind::Cursor, name, &[]));
+            let cursor = self.records.get(&key(Kind::Cursor, name.text(), &[]));
             let cursor = Cursor::decode(cursor?)?;
             let record = GroupRecord {
                 is_kept: self.is_queue(name),
@@ -176,28 +169,28 @@ impl CarriedSession {
             return Some(vec![(key(Kind::Group, group, &[]), record.encode().into())]);
         }
         let mut records = self.records;
-        let of_will = key(Kind::Will, name, &[]);
+        let of_will = key(Kind::Will, name.text(), &[]);
         if let Some(will) = self.will
             && !records.contains_key(&of_will)
         {
             let delay_s = u32::try_from(Fields::new(&will).number()?).ok()?;
             let (message, expiry_s, is_given) = decode_will(&will)?;
             let wait = (Wait::Connection, delay_s);
-            let user = self.user.as_ref();
-            let record = encode_record(wait, (expiry_s, is_given), user, &message);
+            let record = encode_record(wait, (expiry_s, is_given), &message);
             records.insert(of_will, record.into());
         }
         Some(records.into_iter().collect())
     }
 
     /// Whether it is the root of a queue.
-    fn is_queue(&self, name: &str) -> bool {
-        self.records.contains_key(&key(Kind::Door, name, QUEUE_KEY))
+    fn is_queue(&self, name: &SessionName) -> bool {
+        self.records
+            .contains_key(&key(Kind::Door, name.text(), QUEUE_KEY))
     }
 
     /// The topics of a queue whose root it is; `None` for all others.
     #[must_use]
-    pub fn topics_of_queue<'a>(&self, name: &'a str) -> Option<&'a str> {
+    pub fn topics_of_queue<'a>(&self, name: &'a SessionName) -> Option<&'a str> {
         let group = group_of_root(name).filter(|_| self.is_queue(name))?;
         Some(topics_of_shared(group))
     }
@@ -214,17 +207,16 @@ impl CarriedSession {
 
     /// The first position of the log that it needs; `None` where it reads nothing there.
     #[must_use]
-    pub fn first_needed(&self, name: &str) -> Option<u64> {
-        let cursor = self.records.get(&key(Kind::Cursor, name, &[]))?;
+    pub fn first_needed(&self, name: &SessionName) -> Option<u64> {
+        let cursor = self.records.get(&key(Kind::Cursor, name.text(), &[]))?;
         Some(Cursor::decode(cursor)?.first())
     }
 }
 
 /// The records of the anchor of a queue, which is a session of a store, with that name and the queue's whole filter.
 #[must_use]
-pub fn anchor_records(name: &str, filter: &str) -> [Record; 2] {
+pub fn anchor_records(name: &SessionName, filter: &str) -> [Record; 2] {
     let session = SessionRecord {
-        user: None,
         network: None,
         expiry_s: NEVER_EXPIRES_S,
         expires_at_ms: None,
@@ -240,9 +232,12 @@ pub fn anchor_records(name: &str, filter: &str) -> [Record; 2] {
         rest: None,
     };
     [
-        (key(Kind::Session, name, &[]), session.encode().into()),
         (
-            key(Kind::Subscription, name, filter.as_bytes()),
+            key(Kind::Session, name.text(), &[]),
+            session.encode().into(),
+        ),
+        (
+            key(Kind::Subscription, name.text(), filter.as_bytes()),
             subscription.encode().into(),
         ),
     ]
@@ -250,7 +245,7 @@ pub fn anchor_records(name: &str, filter: &str) -> [Record; 2] {
 
 /// The whole filter of the shared subscription whose root a session is, by its name; `None` for a client's.
 #[must_use]
-pub fn group_named(name: &str) -> Option<&str> {
+pub fn group_named(name: &SessionName) -> Option<&str> {
     group_of_root(name)
 }
 
@@ -266,6 +261,10 @@ mod tests {
 
     use super::*;
     use crate::message::MessageHeader;
+
+    fn named(id: &str) -> SessionName {
+        SessionName::new(Some("ann"), id)
+    }
 
     fn cursor() -> Cursor {
         Cursor {
@@ -306,45 +305,47 @@ mod tests {
     fn a_session_is_the_same_on_both_sides_but_for_the_place_of_its_will() {
         let header = MessageHeader::default();
         let message = Message::copy("gone", &[], b"x", header).expect("it fits");
-        let user: Arc<str> = "ann".into();
         let session = SessionRecord {
-            user: Some("ann".into()),
             network: None,
             expiry_s: 60,
             expires_at_ms: None,
         };
-        let of_session = (key(Kind::Session, "c", &[]), session.encode().into());
-        let carried =
-            |records: Vec<Record>| CarriedSession::of_records("c", records.into_iter().collect());
+        let of_session = (
+            key(Kind::Session, named("c").text(), &[]),
+            session.encode().into(),
+        );
+        let carried = |records: Vec<Record>| {
+            CarriedSession::of_records(&named("c"), records.into_iter().collect())
+        };
         let found = carried(vec![of_session.clone()]).expect("valid");
-        assert_eq!(found.user.as_deref(), Some("ann"));
-        assert_eq!(found.into_records("c"), Some(vec![of_session.clone()]));
+        assert_eq!(
+            found.into_records(&named("c")),
+            Some(vec![of_session.clone()])
+        );
 
         // As the cluster has the will of a connection that is open.
         let mut will = vec![7];
         put_terms(&mut will, Some(30), true);
         message.encode(&mut will);
         let open = CarriedSession {
-            user: Some(Arc::clone(&user)),
             will: Some(will.into()),
             records: [of_session.clone()].into(),
         };
-        let records = open.into_records("c").expect("valid");
+        let records = open.into_records(&named("c")).expect("valid");
         assert_eq!(records.len(), 2);
         let kept = WillRecord::decode(&records[1].1).expect("a will");
         assert_eq!((kept.wait, kept.delay_s), (Wait::Connection, 7));
         assert_eq!((kept.expiry_s, kept.is_given), (Some(30), true));
         let again = carried(records.clone()).expect("valid");
         assert_eq!(again.will, None, "it stays a record of its session");
-        assert_eq!(again.into_records("c"), Some(records.clone()));
+        assert_eq!(again.into_records(&named("c")), Some(records.clone()));
 
         // The session has ended, and the will alone is left.
         let lone = carried(vec![records[1].clone()]).expect("valid");
-        assert_eq!(lone.user.as_deref(), Some("ann"));
         assert!(lone.records.is_empty());
         let will = lone.will.clone().expect("a will");
         assert!(!crate::is_will_delayed(&will));
-        let back = lone.into_records("c").expect("valid");
+        let back = lone.into_records(&named("c")).expect("valid");
         let kept = WillRecord::decode(&back[0].1).expect("a will");
         assert_eq!((kept.expiry_s, kept.is_given), (Some(30), true));
         assert_eq!(kept.message.topic(), "gone");
@@ -357,7 +358,10 @@ mod tests {
     #[test]
     fn keys_say_whose_records_they_are() {
         let kinds = [
-            (key(Kind::Cursor, "c", &[]), RecordOf::Session("c")),
+            (
+                key(Kind::Cursor, named("c").text(), &[]),
+                RecordOf::Session(named("c")),
+            ),
             (
                 key(Kind::Group, "$share/a/b", &[]),
                 RecordOf::Group("$share/a/b"),
@@ -366,12 +370,20 @@ mod tests {
             (super::super::key_of_node(b"t"), RecordOf::Node(b"t")),
             (key(Kind::Judged, "", &[]), RecordOf::Judged),
             (key(Kind::Shared, "", b"k"), RecordOf::Shared),
-            (key_of_door("c", b"i"), RecordOf::Session("c")),
+            (
+                key_of_door(&named("c"), b"i"),
+                RecordOf::Session(named("c")),
+            ),
         ];
         for (key, of) in &kinds {
-            assert_eq!(record_of(key), Some(*of));
+            assert_eq!(record_of(key), Some(of.clone()));
         }
         assert_eq!(record_of(b"?\0"), None);
+        assert_eq!(
+            record_of(&key(Kind::Cursor, "c", &[])),
+            None,
+            "no session's name"
+        );
     }
 
     #[test]
@@ -384,7 +396,7 @@ mod tests {
         };
         let filters = ["$SYS/#", "$share/g/a", "a/+"];
         let records = filters.map(|filter| {
-            let key = key(Kind::Subscription, "c", filter.as_bytes());
+            let key = key(Kind::Subscription, named("c").text(), filter.as_bytes());
             (key, subscription.encode().into())
         });
         let session = CarriedSession {
@@ -392,6 +404,6 @@ mod tests {
             ..CarriedSession::default()
         };
         assert_eq!(session.filters().collect::<Vec<_>>(), ["a/+"]);
-        assert_eq!(session.first_needed("c"), None);
+        assert_eq!(session.first_needed(&named("c")), None);
     }
 }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::message::Qos;
+use crate::name::SessionName;
 use crate::route::{Rest, RouteFlags};
 use crate::store::Change;
 pub use carried::{
@@ -24,7 +25,7 @@ pub(crate) use wire::{Fields, HIGHEST_PLACE, number_bytes, put_bytes, put_number
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// A session: its user and its expiry.
+    /// A session: its expiry.
     Session = b's',
     /// A subscription of a session, by its filter.
     Subscription = b'u',
@@ -90,10 +91,10 @@ pub(crate) fn split_key(key: &[u8]) -> Option<(Kind, &str, &[u8])> {
 
 /// The session that a record is of, by its key; `None` for a record of something else.
 #[must_use]
-pub fn name_of(key: &[u8]) -> Option<&str> {
+pub fn name_of(key: &[u8]) -> Option<SessionName> {
     match split_key(key)? {
         (Kind::Group | Kind::Retained | Kind::Node | Kind::Shared | Kind::Judged, ..) => None,
-        (_, name, _) => Some(name),
+        (_, name, _) => SessionName::of_text(name),
     }
 }
 
@@ -129,10 +130,10 @@ pub fn settle(
     is_its: bool,
 ) -> bool {
     let name = records.keys().find_map(|key| name_of(key));
-    let Some(name) = name.map(str::to_owned) else {
+    let Some(name) = name else {
         return false;
     };
-    let rounds = self::key(Kind::Rounds, &name, &[]);
+    let rounds = self::key(Kind::Rounds, name.text(), &[]);
     let known = (records.get(&rounds)).and_then(|value| (**value).try_into().ok());
     let is_news = known.map_or(is_its, |known| {
         let known = u64::from_be_bytes(known);
@@ -142,7 +143,7 @@ pub fn settle(
         return false;
     }
     records.insert(rounds, round.to_be_bytes().into());
-    records.insert(self::key(Kind::Door, &name, key), Box::default());
+    records.insert(self::key(Kind::Door, name.text(), key), Box::default());
     true
 }
 
@@ -165,7 +166,6 @@ pub(crate) fn remove(kind: Kind, name: &str, rest: &[u8]) -> Change {
 /// A session, as stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SessionRecord {
-    pub(crate) user: Option<Box<str>>,
     /// Where there is no user: the network of its client. The unspecified address stands for one that was not noted, and
     /// `None` for the broker itself.
     pub(crate) network: Option<IpAddr>,
@@ -179,16 +179,10 @@ impl SessionRecord {
         let mut out = Vec::with_capacity(16);
         put_number(&mut out, u64::from(self.expiry_s));
         put_number(&mut out, self.expires_at_ms.map_or(0, |at_ms| at_ms + 1));
-        match (&self.user, self.network) {
-            (Some(user), _) => put_bytes(&mut out, user.as_bytes()),
-            (None, Some(network)) => {
-                put_bytes(&mut out, &[]);
-                match network {
-                    IpAddr::V4(address) => out.extend_from_slice(&address.octets()),
-                    IpAddr::V6(address) => out.extend_from_slice(&address.octets()[..6]),
-                }
-            }
-            (None, None) => {}
+        match self.network {
+            Some(IpAddr::V4(address)) => out.extend_from_slice(&address.octets()),
+            Some(IpAddr::V6(address)) => out.extend_from_slice(&address.octets()[..6]),
+            None => {}
         }
         out
     }
@@ -197,10 +191,6 @@ impl SessionRecord {
         let mut fields = Fields::new(record);
         let expiry_s = u32::try_from(fields.number()?).ok()?;
         let expires_at_ms = fields.number()?.checked_sub(1);
-        let mut user = match fields.rest() {
-            [] => None,
-            _ => Some(fields.text()?.into()),
-        };
         let network = match *fields.rest() {
             [] => None,
             [a, b, c, d] => Some(IpAddr::from([a, b, c, d])),
@@ -211,11 +201,7 @@ impl SessionRecord {
             }
             _ => return None,
         };
-        if network.is_some() {
-            user = None;
-        }
         Some(Self {
-            user,
             network,
             expiry_s,
             expires_at_ms,
@@ -321,19 +307,11 @@ mod tests {
     #[test]
     fn records_come_back() {
         for expires_at_ms in [None, Some(0), Some(u64::MAX - 1)] {
-            for user in [None, Some("ann".into()), Some("".into())] {
+            let networks = ["10.1.2.3", "0.0.0.0", "2001:db8:1::"];
+            let networks = networks.map(|network| Some(network.parse().expect("an address")));
+            for network in networks.into_iter().chain([None]) {
                 let record = SessionRecord {
-                    user,
-                    network: None,
-                    expiry_s: 7,
-                    expires_at_ms,
-                };
-                assert_eq!(SessionRecord::decode(&record.encode()), Some(record));
-            }
-            for network in ["10.1.2.3", "0.0.0.0", "2001:db8:1::"] {
-                let record = SessionRecord {
-                    user: None,
-                    network: Some(network.parse().expect("an address")),
+                    network,
                     expiry_s: 7,
                     expires_at_ms,
                 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sterna_broker::{
     Appended, Broker, Close, Committed, ConsumerId, Directory, Frame, Full, Limits, Message,
     MessageHeader, OpenSession, Opened, Publication, Qos, ReadAnswer, ReadRequest, SessionKey,
-    ShardId, Store, SubscribeOptions,
+    SessionName, ShardId, Store, SubscribeOptions,
 };
 use sterna_store::MemoryStore;
 
@@ -20,8 +20,7 @@ const MOST_BYTES_WILD: usize = 560;
 
 fn open(broker: &mut Broker<()>, client_id: &str) -> SessionKey {
     let request = OpenSession {
-        client_id,
-        user: None,
+        name: SessionName::new(None, client_id),
         clean_start: false,
         expiry_s: 86_400,
         consumer: ConsumerId(1),

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use sterna_broker::{
-    Close, Delivery, Limits, Loss, LossReason, LossWatcher, Outcome, Qos, QueueFull, Unacknowledged,
+    Close, Delivery, Limits, Loss, LossReason, LossWatcher, Outcome, Qos, QueueFull, SessionName,
+    Unacknowledged,
 };
 use sterna_store::MemoryStore;
 
@@ -705,8 +706,9 @@ impl LetGo {
 impl LossWatcher for LetGo {
     fn lost(&self, _: Loss<'_>) {}
 
-    fn let_go(&self, session: &str) {
-        self.0.lock().expect("no panic").push(session.to_owned());
+    fn let_go(&self, session: &SessionName) {
+        let id = session.id().to_owned();
+        self.0.lock().expect("no panic").push(id);
     }
 }
 

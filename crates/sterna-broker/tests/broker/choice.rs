@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use sterna_broker::{Close, Message, NEVER_EXPIRES_S, OpenSession, Outcome, Qos, Selector};
+use sterna_broker::{
+    Close, Message, NEVER_EXPIRES_S, OpenSession, Outcome, Qos, Selector, SessionName,
+};
 
 use crate::cluster::{Client, Cluster, expiring, qos, text};
 
@@ -144,8 +146,7 @@ fn a_sessions_own_queue_takes_only_what_is_selected() {
         }
         let open = |cluster: &mut Cluster, shard, selector: Option<Arc<Letter>>| {
             let request = OpenSession {
-                client_id: "s",
-                user: None,
+                name: SessionName::new(None, "s"),
                 clean_start: false,
                 expiry_s: NEVER_EXPIRES_S,
                 consumer: sterna_broker::ConsumerId::default(),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use sterna_broker::{
     Broker, Close, Companions, ConsumerId, Delivery, Directory, Event, Limits, Mail, Message,
     MessageHeader, NEVER_EXPIRES_S, NoStore, OpenSession, Opened, Outcome, Ownership, Publication,
-    Qos, QueueRules, Routed, Selector, SessionKey, ShardId, Store, SubscribeOptions, Subscribed,
-    Will,
+    Qos, QueueRules, Routed, Selector, SessionKey, SessionName, ShardId, Store, SubscribeOptions,
+    Subscribed, Will,
 };
 
 use crate::late_store;
@@ -66,6 +66,11 @@ pub(crate) fn qos(qos: Qos) -> SubscribeOptions {
         qos,
         ..SubscribeOptions::default()
     }
+}
+
+/// The name of the session of a client without a user name.
+pub(crate) fn named(id: &str) -> SessionName {
+    SessionName::new(None, id)
 }
 
 impl Cluster {
@@ -181,8 +186,7 @@ impl Cluster {
         will: Option<Will>,
     ) -> (ConsumerId, Opened) {
         let request = OpenSession {
-            client_id,
-            user: None,
+            name: named(client_id),
             clean_start,
             expiry_s,
             consumer: ConsumerId::default(),
@@ -197,7 +201,7 @@ impl Cluster {
     pub(crate) fn start_request(
         &mut self,
         shard: u16,
-        request: OpenSession<'_>,
+        request: OpenSession,
     ) -> (ConsumerId, Opened) {
         self.next_consumer += 1;
         let consumer = ConsumerId(self.next_consumer);
@@ -234,8 +238,7 @@ impl Cluster {
         selector: Option<Arc<dyn Selector>>,
     ) -> Client {
         let request = OpenSession {
-            client_id,
-            user: None,
+            name: named(client_id),
             clean_start: false,
             expiry_s: 0,
             consumer: ConsumerId::default(),
@@ -250,8 +253,7 @@ impl Cluster {
     /// A kept queue: its anchor is a session that isn't connected.
     pub(crate) fn keep(&mut self, shard: u16, filter: &str) -> Client {
         let request = OpenSession {
-            client_id: filter,
-            user: None,
+            name: named(filter),
             clean_start: false,
             expiry_s: NEVER_EXPIRES_S,
             consumer: ConsumerId::default(),

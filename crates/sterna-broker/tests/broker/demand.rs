@@ -1,6 +1,6 @@
 //! Consumers that take messages on demand.
 
-use sterna_broker::{Close, Outcome, Qos};
+use sterna_broker::{Close, Outcome, Qos, SessionName};
 
 use crate::cluster::{Client, Cluster, expiring, qos, text};
 
@@ -160,8 +160,7 @@ fn demand_and_drain_wait_for_a_session_that_moves() {
     cluster.subscribe(member, QUEUE, qos(Qos::AtLeastOnce));
     cluster.close(member, Close::LOST);
     let request = sterna_broker::OpenSession {
-        client_id: "m",
-        user: None,
+        name: SessionName::new(None, "m"),
         clean_start: false,
         expiry_s: 10,
         consumer: sterna_broker::ConsumerId::default(),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use sterna_broker::{Close, Event, Opened, Outcome, Qos};
 
-use crate::cluster::{Client, Cluster, qos, text};
+use crate::cluster::{Client, Cluster, named, qos, text};
 
 fn end_all(cluster: &mut Cluster, shard: u16, filter: &str) -> usize {
     let now_ms = cluster.now_ms;
@@ -166,30 +166,37 @@ fn a_session_is_found_by_its_name_connected_or_away() {
     }
     let sent = [cluster.next(client), cluster.next(client)].map(|sent| sent.unwrap().tag);
     let now_ms = cluster.now_ms;
-    assert!(cluster.broker(0).session_named("c").is_none(), "elsewhere");
-    assert!(cluster.broker(1).session_named("d").is_none());
-    let (info, filters) = cluster.broker(1).session_named("c").unwrap();
+    assert!(
+        cluster.broker(0).session_named(&named("c")).is_none(),
+        "elsewhere"
+    );
+    assert!(cluster.broker(1).session_named(&named("d")).is_none());
+    let (info, filters) = cluster.broker(1).session_named(&named("c")).unwrap();
     assert_eq!(info.consumer, Some(client.consumer));
     assert_eq!((info.queue.pending, info.queue.unacknowledged), (1, 2));
     assert_eq!(filters.len(), 1);
-    assert_eq!(cluster.broker(1).key_named("c"), Some(client.key));
-    cluster.broker(1).protocol_named("c").unwrap().push(7);
+    assert_eq!(cluster.broker(1).key_named(&named("c")), Some(client.key));
+    cluster
+        .broker(1)
+        .protocol_named(&named("c"))
+        .unwrap()
+        .push(7);
     assert_eq!(cluster.broker(1).protocol(client.key), Some(&vec![7]));
     cluster.close(client, Close::LOST);
     let broker = cluster.broker(1);
-    assert_eq!(broker.key_named("c"), None);
-    assert!(broker.settle_named(now_ms, "c", sent[0], Outcome::Accepted));
-    assert!(!broker.settle_named(now_ms, "c", sent[0], Outcome::Accepted));
-    assert!(!broker.settle_named(now_ms, "d", sent[1], Outcome::Accepted));
-    let (info, _) = broker.session_named("c").unwrap();
+    assert_eq!(broker.key_named(&named("c")), None);
+    assert!(broker.settle_named(now_ms, &named("c"), sent[0], Outcome::Accepted));
+    assert!(!broker.settle_named(now_ms, &named("c"), sent[0], Outcome::Accepted));
+    assert!(!broker.settle_named(now_ms, &named("d"), sent[1], Outcome::Accepted));
+    let (info, _) = broker.session_named(&named("c")).unwrap();
     assert_eq!((info.consumer, info.queue.unacknowledged), (None, 1));
     // On its way it is nowhere.
     let (_, opened) = cluster.start_open(0, "c", false, 3600, None);
     assert!(matches!(opened, Opened::Pending { .. }));
-    let nowhere = [0, 1].map(|shard| cluster.broker(shard).session_named("c").is_none());
+    let nowhere = [0, 1].map(|shard| cluster.broker(shard).session_named(&named("c")).is_none());
     assert_eq!(nowhere, [true, true]);
     cluster.run();
-    assert!(cluster.broker(0).session_named("c").is_some());
+    assert!(cluster.broker(0).session_named(&named("c")).is_some());
 }
 
 #[test]

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use sterna_broker::{
     Change, ClaimRefusal, Close, ConsumerId, Delivery, GroupLetter, Limits, OpenSession, Opened,
-    Outcome, Ownership, Peer, PeerGate, Qos, QueueRules, Record, Routed, Share, group_of_letter,
-    name_of,
+    Outcome, Ownership, Peer, PeerGate, Qos, QueueRules, Record, Routed, SessionName, Share,
+    group_of_letter, name_of,
 };
 
-use crate::cluster::{Client, message, qos, text};
+use crate::cluster::{Client, message, named, qos, text};
 use crate::log_node::{Log, LogNode, Records, SHARDS, record_list};
 use crate::random::Random;
 
@@ -213,10 +213,10 @@ impl World {
                 Ownership::Claim {
                     session,
                     if_free,
-                    client_id,
+                    name,
                     ..
                 } => {
-                    let home = Share::home(&client_id, SHARDS);
+                    let home = Share::home(name.text(), SHARDS);
                     if !if_free {
                         continue; // see `join`
                     }
@@ -237,8 +237,8 @@ impl World {
                     cluster.collect(home);
                     cluster.run();
                 }
-                Ownership::Release { client_id }
-                    if client_id.starts_with('\0')
+                Ownership::Release { name }
+                    if name.id().starts_with('\0')
                         && self.register.owner.as_ref() == Some(&self.nodes[at].own) =>
                 {
                     self.register.owner = None;
@@ -267,7 +267,7 @@ impl World {
     /// The model takes some turns of a node, in their order.
     pub(crate) fn take_turns(&mut self, at: usize, count: usize) {
         let is_of_root =
-            |change: &Change| name_of(&change.key).is_some_and(|name| name.starts_with('\0'));
+            |change: &Change| name_of(&change.key).is_some_and(|name| name.id().starts_with('\0'));
         for _ in 0..count {
             let node = &mut self.nodes[at];
             let Some(is_changed) = node.site.take_turn(is_of_root) else {
@@ -525,8 +525,7 @@ impl World {
         let shard = self.below(u64::from(SHARDS)) as u16;
         let cluster = &mut self.nodes[at].site.cluster;
         let request = OpenSession {
-            client_id: name,
-            user: None,
+            name: SessionName::new(None, name),
             clean_start: true,
             expiry_s: 0,
             consumer: ConsumerId::default(),
@@ -727,7 +726,7 @@ impl World {
                 .broker(shard)
                 .look_at_fence(now_ms, true, lapses);
             if is_lost {
-                let root = Arc::from(format!("\0{GROUP}"));
+                let root = named(&format!("\0{GROUP}"));
                 node.site.cluster.broker(shard).lose_session(now_ms, &root);
             }
             node.site.cluster.collect(shard);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sterna_broker::{Interest, Limits, Ownership, PeerGate, Qos};
 
-use crate::cluster::{Client, message, qos};
+use crate::cluster::{Client, message, named, qos};
 use crate::log_node::{Log, LogNode, SHARDS};
 
 /// A node with a session that outlives its connection and wants `one/+`, `two`, and `three` at QoS 0.
@@ -26,9 +26,9 @@ fn reader(site: &mut LogNode) -> Client {
 
 /// Another node has the session.
 fn lose(site: &mut LogNode) {
-    let (now_ms, client_id) = (site.cluster.now_ms, Arc::from("reader"));
+    let (now_ms, name) = (site.cluster.now_ms, named("reader"));
     for shard in 0..SHARDS {
-        (site.cluster.broker(shard)).lose_session(now_ms, &client_id);
+        (site.cluster.broker(shard)).lose_session(now_ms, &name);
         site.cluster.collect(shard);
     }
     site.cluster.run();

@@ -2,7 +2,7 @@
 
 use sterna_broker::{Close, Limits, NoStore, Outcome, Qos, QueueFull, SubscribeOptions};
 
-use crate::cluster::{Client, Cluster, message, qos, text};
+use crate::cluster::{Client, Cluster, message, named, qos, text};
 
 const QUEUE: &str = "$share/queue/q/#";
 
@@ -232,7 +232,7 @@ fn what_a_consumer_had_goes_back_to_its_place_whatever_its_level() {
         // The later ones come back first.
         cluster.close(second, Close::NORMAL);
         cluster.close(first, Close::LOST);
-        assert!(!cluster.broker(0).owner_exists("first"));
+        assert!(!cluster.broker(0).owner_exists(&named("first")));
         let third = cluster.consume(shards / 2, "third", QUEUE);
         cluster.demand(third, 100);
         cluster.run();
@@ -368,7 +368,7 @@ fn the_anchor_moves_and_ends() {
         cluster.publish(0, "q", "1", Qos::AtMostOnce);
         assert!(cluster.publish(0, "q", "2", Qos::AtMostOnce).is_refused());
         let now_ms = cluster.now_ms;
-        assert!(cluster.broker(0).end_session_of(now_ms, QUEUE));
+        assert!(cluster.broker(0).end_session_of(now_ms, &named(QUEUE)));
         cluster.collect(0);
         cluster.run();
         let routed = cluster.publish(0, "q", "3", Qos::AtLeastOnce);

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use sterna_broker::{Close, Limits, Loss, LossReason, LossWatcher, Outcome, Qos, QueueFull};
+use sterna_broker::{
+    Close, Limits, Loss, LossReason, LossWatcher, Outcome, Qos, QueueFull, SessionName,
+};
 
 use crate::cluster::{Cluster, expiring, qos};
 
@@ -39,7 +41,11 @@ fn told(cluster: &mut Cluster, losses: &Losses, before: &mut usize) -> Vec<(Loss
         + counters.dropped_forbidden;
     *before += told.len();
     assert_eq!(counted, *before as u64);
-    let of = |(reason, reader, topic)| (reason, format!("{reader} {topic}"));
+    let of = |(reason, reader, topic): (_, String, _)| {
+        // A session's by its identifier, or a group's by its filter.
+        let reader = SessionName::parts_of(&reader).map_or(&*reader, |(id, _)| id);
+        (reason, format!("{reader} {topic}"))
+    };
     told.into_iter().map(of).collect()
 }
 

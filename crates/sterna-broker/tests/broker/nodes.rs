@@ -4,13 +4,12 @@
 //! Each reader's ledger is checked: what was acknowledged to a publisher comes, in its order, at QoS 2 once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use sterna_broker::{
     Close, Event, Limits, Opened, Outcome, Ownership, PeerGate, Qos, Record, Unacknowledged,
 };
 
-use crate::cluster::{Client, message, qos, text};
+use crate::cluster::{Client, message, named, qos, text};
 use crate::log_node::{Log, LogNode, Records, SHARDS, record_list};
 use crate::random::Random;
 
@@ -166,9 +165,9 @@ impl World {
     /// A node ends what it has of the session. Who hands over writes everything first.
     fn let_go(&mut self, at: usize) {
         let node = &mut self.nodes[at];
-        let (now_ms, client_id) = (node.site.cluster.now_ms, Arc::from("r"));
+        let (now_ms, name) = (node.site.cluster.now_ms, named("r"));
         for shard in 0..SHARDS {
-            (node.site.cluster.broker(shard)).lose_session(now_ms, &client_id);
+            (node.site.cluster.broker(shard)).lose_session(now_ms, &name);
             node.site.cluster.collect(shard);
         }
         node.is_deposed = false;
@@ -382,7 +381,7 @@ impl World {
         let shard = self.below(u64::from(SHARDS)) as u16;
         let cluster = &mut self.nodes[at].site.cluster;
         let now_ms = cluster.now_ms;
-        assert!(cluster.broker(shard).adopt(now_ms, "r", &records));
+        assert!(cluster.broker(shard).adopt(now_ms, &named("r"), &records));
         cluster.collect(shard);
         cluster.run();
         cluster.notes.clear();

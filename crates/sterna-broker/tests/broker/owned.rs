@@ -6,11 +6,11 @@ use std::sync::Arc;
 use sterna_broker::{
     Change, ClaimRefusal, Close, ConsumerId, Event, EvictReason, Holder, Keeping, Limits, Message,
     NoStore, OpenError, OpenSession, Opened, Ownership, PeerGate, Qos, Record, Right, Rights,
-    SessionKey, SubscribeError, Testator, Will, delayed_will, name_of,
+    SessionKey, SessionName, SubscribeError, Will, delayed_will, name_of,
 };
 use sterna_store::MemoryStore;
 
-use crate::cluster::{Client, Cluster, message, qos};
+use crate::cluster::{Client, Cluster, message, named, qos};
 
 fn node() -> Cluster {
     joined(Cluster::new(2))
@@ -44,7 +44,7 @@ fn records_of(node: &mut Cluster, client_id: &str) -> Vec<Record> {
     let changes = [0, 1].map(|shard| node.broker(shard).take_changes());
     let mut records = BTreeMap::new();
     for Change { key, value } in changes.into_iter().flatten() {
-        if name_of(&key) == Some(client_id) {
+        if name_of(&key) == Some(named(client_id)) {
             match value {
                 Some(value) => records.insert(key, value),
                 None => records.remove(&key),
@@ -65,10 +65,9 @@ fn will() -> Will {
 }
 
 /// A request of a client that leaves a will.
-fn with_will(client_id: &str) -> OpenSession<'_> {
+fn with_will(client_id: &str) -> OpenSession {
     OpenSession {
-        client_id,
-        user: None,
+        name: SessionName::new(None, client_id),
         clean_start: true,
         expiry_s: 0,
         consumer: ConsumerId(1),
@@ -83,18 +82,18 @@ fn told(node: &mut Cluster) -> Vec<String> {
     node.run();
     let word = |note| match note {
         Ownership::Claim {
-            client_id,
+            name,
             will,
             outlives,
             ..
-        } => format!("claim {client_id} {} {outlives}", will.is_some()),
-        Ownership::SetWill { client_id, will } => format!("will {client_id} {}", will.is_some()),
-        Ownership::PublishWill { client_id, .. } => format!("publish {client_id}"),
-        Ownership::Renew { client_id, will } => format!("renew {client_id} {}", will.is_some()),
-        Ownership::Release { client_id } => format!("release {client_id}"),
-        Ownership::Ended { client_id } => format!("ended {client_id}"),
-        Ownership::Adopted { client_id } => format!("adopted {client_id}"),
-        Ownership::NotAdopted { client_id } => format!("not adopted {client_id}"),
+        } => format!("claim {} {} {outlives}", name.id(), will.is_some()),
+        Ownership::SetWill { name, will } => format!("will {} {}", name.id(), will.is_some()),
+        Ownership::PublishWill { name, .. } => format!("publish {}", name.id()),
+        Ownership::Renew { name, will } => format!("renew {} {}", name.id(), will.is_some()),
+        Ownership::Release { name } => format!("release {}", name.id()),
+        Ownership::Ended { name } => format!("ended {}", name.id()),
+        Ownership::Adopted { name } => format!("adopted {}", name.id()),
+        Ownership::NotAdopted { name } => format!("not adopted {}", name.id()),
     };
     std::mem::take(&mut node.notes)
         .into_iter()
@@ -133,9 +132,9 @@ fn pending(
 }
 
 fn lose(node: &mut Cluster, client_id: &str) {
-    let (now_ms, client_id) = (node.now_ms, Arc::from(client_id));
+    let (now_ms, name) = (node.now_ms, named(client_id));
     for shard in [0, 1] {
-        node.broker(shard).lose_session(now_ms, &client_id);
+        node.broker(shard).lose_session(now_ms, &name);
         node.collect(shard);
     }
     node.run();
@@ -182,13 +181,12 @@ fn a_claim_that_is_refused_evicts_who_waits() {
     for (why, reason) in [
         (ClaimRefusal::Away, EvictReason::ClusterAway),
         (ClaimRefusal::TakenOver, EvictReason::TakenOver),
-        (ClaimRefusal::OtherUser, EvictReason::OtherUser),
     ] {
         let mut node = node();
         let (consumer, session) = pending(&mut node, 0, "a", 3600);
         settle(&mut node, 0, session, Err(why));
         assert_eq!(evicted(&node, consumer), Some(reason));
-        assert!(!node.broker(0).owner_exists("a"));
+        assert!(!node.broker(0).owner_exists(&named("a")));
         assert!(!node.open(1, "a").present, "it can be asked for again");
     }
 }
@@ -223,7 +221,7 @@ fn a_client_that_goes_before_its_claim_is_settled_leaves_nothing() {
         settle(&mut node, 0, session, Ok(()));
         assert!(!is_opened(&node, consumer));
         assert_eq!(told(&mut node), ["release a"]);
-        assert!(!node.broker(0).owner_exists("a"));
+        assert!(!node.broker(0).owner_exists(&named("a")));
     }
 }
 
@@ -330,7 +328,7 @@ fn a_will_that_other_nodes_cannot_keep_is_refused() {
     let now_ms = node.now_ms;
     let opened = node.broker(0).open(now_ms, with_will("a"));
     assert_eq!(opened, Err(OpenError::WillTooLarge));
-    assert!(!node.broker(0).owner_exists("a"));
+    assert!(!node.broker(0).owner_exists(&named("a")));
 }
 
 #[test]
@@ -385,7 +383,7 @@ fn a_client_that_goes_before_its_session_comes_leaves_no_will() {
     node.broker(0).session_restored(now_ms, session, records);
     node.collect(0);
     assert_eq!(told(&mut node), ["will a false"]);
-    assert!(node.broker(0).owner_exists("a"));
+    assert!(node.broker(0).owner_exists(&named("a")));
 }
 
 /// A node dies with its client's connection: the delay of the will begins when another node takes the session over.
@@ -413,10 +411,10 @@ fn a_will_that_is_delayed_waits_on_the_node_that_adopts_its_session() {
     let in_record = in_record.expect("the claim has it");
     let mut records = records_of(&mut node, "a");
     let now_ms = node.now_ms;
-    assert!(delayed_will("a", &[0, 0], now_ms).is_none());
-    records.extend(delayed_will("a", &in_record, now_ms));
+    assert!(delayed_will(&named("a"), &[0, 0], now_ms).is_none());
+    records.extend(delayed_will(&named("a"), &in_record, now_ms));
     let mut other = durable();
-    assert!(other.broker(0).adopt(now_ms, "a", &records));
+    assert!(other.broker(0).adopt(now_ms, &named("a"), &records));
     other.collect(0);
     other.run();
     assert_eq!(told(&mut other), ["adopted a"]);
@@ -463,8 +461,7 @@ fn while_a_node_is_not_sure_only_sessions_that_end_with_their_connection_are_ask
     let now_ms = node.now_ms;
     let mut try_open = |client_id, expiry_s, consumer| {
         let request = OpenSession {
-            client_id,
-            user: None,
+            name: SessionName::new(None, client_id),
             clean_start: false,
             expiry_s,
             consumer: ConsumerId(consumer),
@@ -482,7 +479,7 @@ fn while_a_node_is_not_sure_only_sessions_that_end_with_their_connection_are_ask
     );
     assert!(matches!(try_open("b", 0, 903), Ok(Opened::Pending { .. })));
     assert_eq!(told(&mut node), ["claim b false false"]);
-    assert!(!node.broker(0).owner_exists("a"));
+    assert!(!node.broker(0).owner_exists(&named("a")));
 }
 
 #[test]
@@ -519,9 +516,9 @@ fn who_has_more_than_is_kept_is_told_so_and_what_is_kept_stays() {
     let mut node = node();
     let client = node.open_with(0, "a", false, 3600, None);
     told(&mut node);
-    let (now_ms, client_id) = (node.now_ms, Arc::from("a"));
+    let (now_ms, name) = (node.now_ms, named("a"));
     for shard in [0, 1] {
-        node.broker(shard).drop_unkept_session(now_ms, &client_id);
+        node.broker(shard).drop_unkept_session(now_ms, &name);
         node.collect(shard);
     }
     assert_eq!(told(&mut node), ["ended a"]);
@@ -570,10 +567,7 @@ fn a_will_of_another_nodes_session_is_judged_when_it_is_published() {
     let due = due.expect("it is due");
     node.broker(0).set_rights(Arc::new(Strict));
     for (user, expected) in [("alice", 0), ("gone", 0), ("bob", 1)] {
-        let testator = Testator {
-            client_id: "a".into(),
-            user: Some(user.into()),
-        };
+        let testator = SessionName::new(Some(user), "a");
         let now_ms = node.now_ms;
         let is_will = (node.broker(0)).publish_owned_will(now_ms, &due, Some(&testator));
         assert!(is_will);
@@ -584,7 +578,7 @@ fn a_will_of_another_nodes_session_is_judged_when_it_is_published() {
     assert_eq!(node.broker(0).counters().dropped_forbidden, 2);
 }
 
-/// Where a client waits for the answer to its claim of that name, the engine is told, and brings the session again.
+/// Where a client waits for the answer to its claim, the engine is told, and brings the session again.
 #[test]
 fn a_session_is_not_adopted_while_a_client_waits_for_its_claim() {
     let mut first = durable();
@@ -595,46 +589,12 @@ fn a_session_is_not_adopted_while_a_client_waits_for_its_claim() {
     let (_, session) = pending(&mut node, 1, "a", 3600);
     told(&mut node);
     let now_ms = node.now_ms;
-    assert!(!node.broker(0).adopt(now_ms, "a", &records));
+    assert!(!node.broker(0).adopt(now_ms, &named("a"), &records));
     node.collect(0);
     assert_eq!(told(&mut node), ["not adopted a"]);
-    settle(&mut node, 1, session, Err(ClaimRefusal::OtherUser));
+    settle(&mut node, 1, session, Err(ClaimRefusal::Away));
     assert_eq!(told(&mut node), ["ended a"]);
-    assert!(node.broker(0).adopt(now_ms, "a", &records));
+    assert!(node.broker(0).adopt(now_ms, &named("a"), &records));
     node.collect(0);
     assert_eq!(told(&mut node), ["adopted a"]);
-}
-
-/// Nobody knows any more whose it was: NATS has lost that, and not what the session had.
-#[test]
-fn what_is_kept_of_another_users_session_is_not_given() {
-    for (user, is_present) in [(None, true), (Some("bob"), false)] {
-        let mut first = durable();
-        let client = first.open(0, "a");
-        first.subscribe(client, "secret/#", qos(Qos::AtLeastOnce));
-        let records = records_of(&mut first, "a");
-        let mut node = durable();
-        node.is_granted = false;
-        let request = OpenSession {
-            user,
-            expiry_s: 3600,
-            clean_start: false,
-            will: None,
-            ..with_will("a")
-        };
-        let (_, opened) = node.start_request(0, request);
-        let Opened::Pending { session } = opened else {
-            panic!("a new session waits for its claim");
-        };
-        told(&mut node);
-        let now_ms = node.now_ms;
-        node.broker(0).session_restored(now_ms, session, records);
-        node.collect(0);
-        node.run();
-        let present = node.events.iter().find_map(|event| match event {
-            Event::Opened { present, .. } => Some(*present),
-            _ => None,
-        });
-        assert_eq!(present, Some(is_present), "{user:?}");
-    }
 }

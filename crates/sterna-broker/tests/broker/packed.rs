@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use sterna_broker::{
     Appended, Close, Committed, ConsumerId, Frame, Full, Holder, Limits, Message, OpenSession, Qos,
-    ReadAnswer, ReadRequest, Right, Rights, Store, SubscribeOptions, Will,
+    ReadAnswer, ReadRequest, Right, Rights, SessionName, Store, SubscribeOptions, Will,
 };
 use sterna_store::MemoryStore;
 
-use crate::cluster::{Client, Cluster, message, qos, text};
+use crate::cluster::{Client, Cluster, message, named, qos, text};
 
 /// Time after which cursors are written.
 const WRITTEN_MS: u64 = 60_000;
@@ -71,10 +71,10 @@ fn an_opening_that_takes_nothing_is_known() {
             is_unproved: false,
         };
         let willed = cluster.open_with(0, "willed", false, 3_600, Some(delayed));
-        let takes_nothing = |cluster: &mut Cluster, shard, name, clean_start, expiry_s| {
+        let takes_nothing = |cluster: &mut Cluster, shard, id, clean_start, expiry_s| {
             cluster
                 .broker(shard)
-                .takes_nothing(name, clean_start, expiry_s)
+                .takes_nothing(&named(id), clean_start, expiry_s)
         };
         assert!(takes_nothing(&mut cluster, 0, "nobody", true, 0));
         assert!(
@@ -207,13 +207,19 @@ fn the_will_of_a_packed_session_is_published_when_it_is_due_or_not_if_its_client
 fn administrators_see_and_end_packed_sessions() {
     let mut cluster = kept(2, &MemoryStore::new());
     let client = full_client(&mut cluster, None);
-    let open = cluster.broker(0).session_named("a").expect("it is here");
+    let open = cluster
+        .broker(0)
+        .session_named(&named("a"))
+        .expect("it is here");
     pack(&mut cluster, client, 1);
-    let (info, mut filters) = cluster.broker(0).session_named("a").expect("it is here");
+    let (info, mut filters) = cluster
+        .broker(0)
+        .session_named(&named("a"))
+        .expect("it is here");
     filters.sort_unstable();
     assert_eq!(filters.len(), open.1.len());
     assert_eq!(
-        (&*info.client_id, info.expiry_s, info.subscriptions),
+        (info.name.id(), info.expiry_s, info.subscriptions),
         ("a", 3_600, 3)
     );
     assert_eq!(info.consumer, None);
@@ -221,8 +227,8 @@ fn administrators_see_and_end_packed_sessions() {
     let (page, _) = cluster.broker(0).sessions(0, 10);
     let (other_page, _) = cluster.broker(0).sessions_within(0, 10, 1_000);
     assert_eq!((page.len(), other_page.len()), (1, 1));
-    let named = cluster.broker(0).subscriptions_named("a", None, 10);
-    let (subscriptions, has_more) = named.expect("it is here");
+    let found = cluster.broker(0).subscriptions_named(&named("a"), None, 10);
+    let (subscriptions, has_more) = found.expect("it is here");
     assert!(!has_more);
     let own = subscriptions.iter().find(|one| &*one.filter == "own/+");
     let own = own.expect("it subscribes to it");
@@ -231,18 +237,21 @@ fn administrators_see_and_end_packed_sessions() {
         (Some(77), true, Qos::ExactlyOnce)
     );
     cluster.publish(1, "plain", "x", Qos::AtLeastOnce);
-    let (info, _) = cluster.broker(0).session_named("a").expect("it is here");
+    let (info, _) = cluster
+        .broker(0)
+        .session_named(&named("a"))
+        .expect("it is here");
     assert!(info.queue.has_more_in_log, "it has slept through a message");
-    assert_eq!(cluster.broker(0).key_named("a"), None);
+    assert_eq!(cluster.broker(0).key_named(&named("a")), None);
     assert_eq!(
         cluster.directory.packed().0,
         1,
         "looking does not unpack it"
     );
-    let state = cluster.broker(0).protocol_named("a").cloned();
+    let state = cluster.broker(0).protocol_named(&named("a")).cloned();
     assert_eq!(state, Some(vec![1, 2, 3]));
     let now_ms = cluster.now_ms;
-    assert!(cluster.broker(1).end_session_of(now_ms, "a"));
+    assert!(cluster.broker(1).end_session_of(now_ms, &named("a")));
     cluster.collect(1);
     cluster.run();
     assert_eq!(
@@ -304,8 +313,7 @@ impl Rights for Stricter {
 /// Opens a session of the user `gone`.
 fn open_of_gone(cluster: &mut Cluster, client_id: &str) -> Client {
     let request = OpenSession {
-        client_id,
-        user: Some("gone"),
+        name: SessionName::new(Some("gone"), client_id),
         clean_start: false,
         expiry_s: 3_600,
         consumer: ConsumerId::default(),
@@ -472,7 +480,11 @@ fn a_packed_session_is_restored_packed() {
     cluster.run();
     assert_eq!(cluster.directory.packed(), (1, 3), "at once");
     check(&cluster);
-    let shard = cluster.directory.shard_of("a").expect("it is there").0;
+    let shard = cluster
+        .directory
+        .shard_of(&named("a"))
+        .expect("it is there")
+        .0;
     let client = cluster.open(1 - shard, "a");
     assert!(client.present);
     let records = cluster.broker(1 - shard).take_records(client.key);

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use sterna_broker::{
     Close, ConsumerId, Holder, Message, OpenSession, Opened, Permit, Qos, Right, Rights,
-    SubscribeError,
+    SessionName, SubscribeError,
 };
 
-use crate::cluster::{Client, Cluster, qos};
+use crate::cluster::{Client, Cluster, named, qos};
 
 /// Nobody may read below `secret/`; the user `gone` is missing.
 #[derive(Debug)]
@@ -84,11 +84,12 @@ fn a_session_that_moves_during_a_reload_is_judged() {
         cluster.run();
         cluster.publish(0, "secret/x", "3", Qos::AtLeastOnce);
         cluster.publish(0, "open", "4", Qos::AtLeastOnce);
-        let (session, filters) = (cluster.broker(1).session_named("a")).expect("it is here");
+        let (session, filters) =
+            (cluster.broker(1).session_named(&named("a"))).expect("it is here");
         assert_eq!(session.consumer, Some(consumer));
         assert_eq!(filters.len(), 2);
         let (subscriptions, _) =
-            (cluster.broker(1).subscriptions_named("a", None, 9)).expect("it is here");
+            (cluster.broker(1).subscriptions_named(&named("a"), None, 9)).expect("it is here");
         let resting: Vec<(&str, bool)> = (subscriptions.iter())
             .map(|one| (&*one.filter, one.is_resting))
             .collect();
@@ -109,8 +110,7 @@ fn the_session_of_a_user_who_is_missing_stays_wherever_it_is() {
         let mut cluster = Cluster::new(2);
         let now_ms = cluster.now_ms;
         let of_user = || OpenSession {
-            client_id: "a",
-            user: Some("gone"),
+            name: SessionName::new(Some("gone"), "a"),
             clean_start: false,
             expiry_s: 3600,
             consumer: ConsumerId::default(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sterna_broker::{Close, Limits, Qos};
 use sterna_store::MemoryStore;
 
-use crate::cluster::{Cluster, qos, text};
+use crate::cluster::{Cluster, named, qos, text};
 use crate::late_store::LateStore;
 use crate::rights::Secretive;
 use crate::rights_return::{Fault, all_of, apply, open, reload, say, started, started_at};
@@ -110,7 +110,7 @@ fn all_shards_have_one_start() {
         cluster.pass(60_000);
         drop(cluster);
         let mut cluster = started_late(&store, Fault::Denied);
-        if cluster.broker(1).session_named(name).is_none() {
+        if cluster.broker(1).session_named(&named(name)).is_none() {
             continue;
         }
         let client = cluster.open(1, name);

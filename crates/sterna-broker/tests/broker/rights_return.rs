@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use sterna_broker::{
     Close, ConsumerId, Delivery, Event, Holder, Limits, Message, NoStore, OpenSession, Outcome,
-    Qos, Right, Rights, Unacknowledged, Will,
+    Qos, Right, Rights, SessionName, Unacknowledged, Will,
 };
 use sterna_store::MemoryStore;
 
-use crate::cluster::{Client, Cluster, message, qos, text};
+use crate::cluster::{Client, Cluster, message, named, qos, text};
 use crate::late_store::LateStore;
 
 /// What clients may not do for a while.
@@ -117,8 +117,7 @@ pub(crate) fn open_of(
     will: Option<Will>,
 ) -> Client {
     let request = OpenSession {
-        client_id: "s",
-        user: Some(user),
+        name: SessionName::new(Some(user), "s"),
         clean_start: false,
         expiry_s,
         consumer: ConsumerId::default(),
@@ -530,7 +529,7 @@ fn sessions_of_missing_users_end_first_when_memory_is_short() {
     let now_ms = cluster.now_ms;
     while cluster.broker(0).relieve(now_ms) {}
     assert_eq!(cluster.directory.sessions(), 1);
-    assert!(cluster.directory.shard_of("other").is_some());
+    assert!(cluster.directory.shard_of(&named("other")).is_some());
 }
 
 /// Rules that are wrong again and again while a client is away add no end of records.

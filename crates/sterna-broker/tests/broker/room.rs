@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use sterna_broker::{
     Close, CompanionRecord, ConsumerId, Event, EvictReason, Limits, OpenError, OpenSession, Qos,
-    SubscribeError, Will,
+    SessionName, SubscribeError, Will,
 };
 use sterna_store::disk::{Disk as _, SimulatedDisk};
 use sterna_store::{Engine, MemoryStore, Settings, ShardStore};
 
-use crate::cluster::{Client, Cluster, message, qos};
+use crate::cluster::{Client, Cluster, message, named, qos};
 
 /// Room of the disk, and what of it is kept free, in bytes.
 const CAPACITY_BYTES: u64 = 24 << 20;
@@ -46,10 +46,9 @@ fn pass(cluster: &mut Cluster, engine: &mut Engine, disk: &SimulatedDisk, ms: u6
     cluster.collect(0);
 }
 
-fn request(client_id: &str, clean_start: bool, expiry_s: u32) -> OpenSession<'_> {
+fn request(client_id: &str, clean_start: bool, expiry_s: u32) -> OpenSession {
     OpenSession {
-        client_id,
-        user: None,
+        name: SessionName::new(None, client_id),
         clean_start,
         expiry_s,
         consumer: ConsumerId(u64::from(u32::MAX)),
@@ -59,7 +58,7 @@ fn request(client_id: &str, clean_start: bool, expiry_s: u32) -> OpenSession<'_>
     }
 }
 
-fn refused(cluster: &mut Cluster, request: OpenSession<'_>) -> Option<OpenError> {
+fn refused(cluster: &mut Cluster, request: OpenSession) -> Option<OpenError> {
     let now_ms = cluster.now_ms;
     let opened = cluster.broker(0).open(now_ms, request);
     cluster.collect(0);
@@ -115,7 +114,7 @@ fn subscribing_stops_before_the_disk_is_full() {
     let mut engine = engine_of(&disk);
     let mut cluster = broker_on(&engine);
     for (session, filter) in &made {
-        let known = cluster.broker(0).session_named(session);
+        let known = cluster.broker(0).session_named(&named(session));
         let filters = known.map(|(_, filters)| filters).unwrap_or_default();
         assert!(filters.iter().any(|known| **known == **filter));
     }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sterna_broker::{ConsumerId, Qos, Selector};
-use sterna_broker::{Event, EvictReason, Limits, Message, NEVER_EXPIRES_S, OpenSession};
+use sterna_broker::{
+    ConsumerId, Event, EvictReason, Limits, Message, NEVER_EXPIRES_S, OpenSession, Qos, Selector,
+    SessionName,
+};
 use sterna_store::MemoryStore;
 
 use crate::cluster::{Client, Cluster, qos, text};
@@ -313,8 +315,7 @@ fn a_durable_session_keeps_what_was_too_dear() {
     let work = Arc::default();
     let mut cluster = Cluster::new(1);
     let request = |selector| OpenSession {
-        client_id: "durable",
-        user: None,
+        name: SessionName::new(None, "durable"),
         clean_start: false,
         expiry_s: NEVER_EXPIRES_S,
         consumer: ConsumerId::default(),

@@ -2,10 +2,10 @@
 
 use sterna_broker::{
     Close, ConsumerId, Event, EvictReason, Limits, NEVER_EXPIRES_S, OpenError, OpenSession, Opened,
-    Qos, Will, WillFate,
+    Qos, SessionName, Will, WillFate,
 };
 
-use crate::cluster::{Cluster, message, qos};
+use crate::cluster::{Cluster, message, named, qos};
 
 /// [MQTT-3.1.2-4] [MQTT-3.2.2-2] [MQTT-3.2.2-3] [MQTT-3.1.2-5] [MQTT-3.1.3-2]
 #[test]
@@ -151,8 +151,7 @@ fn the_number_of_sessions_is_limited() {
     let now_ms = cluster.now_ms;
     let mut open = |client_id| {
         let request = OpenSession {
-            client_id,
-            user: None,
+            name: SessionName::new(None, client_id),
             clean_start: true,
             expiry_s: 0,
             consumer: ConsumerId(9),
@@ -184,11 +183,11 @@ fn administrators_see_and_evict_sessions() {
         let (infos, next) = cluster.broker(0).sessions(at, 2);
         assert!(infos.len() <= 2);
         for info in infos {
-            if &*info.client_id == "c1" {
+            if info.name.id() == "c1" {
                 assert_eq!((info.subscriptions, info.queue.pending), (1, 1));
                 assert_eq!(info.consumer, None);
             }
-            names.push(info.client_id);
+            names.push(info.name.id().to_owned());
         }
         cursor = next;
     }
@@ -196,9 +195,9 @@ fn administrators_see_and_evict_sessions() {
     assert_eq!(names.len(), 5);
 
     let now_ms = cluster.now_ms;
-    assert!(cluster.broker(0).evict(now_ms, "c2", false));
-    assert!(cluster.broker(0).evict(now_ms, "c3", true));
-    assert!(!cluster.broker(0).evict(now_ms, "nobody", true));
+    assert!(cluster.broker(0).evict(now_ms, &named("c2"), false));
+    assert!(cluster.broker(0).evict(now_ms, &named("c3"), true));
+    assert!(!cluster.broker(0).evict(now_ms, &named("nobody"), true));
     cluster.collect(0);
     assert!(cluster.was_evicted(clients[2]) && cluster.was_evicted(clients[3]));
     assert_eq!(cluster.directory.sessions(), 4);
@@ -221,13 +220,17 @@ fn a_session_is_ended_by_its_name_from_any_shard() {
         let from = shards - 1;
         let now_ms = cluster.now_ms;
         for name in ["attended", "away"] {
-            assert!(cluster.broker(from).owner_exists(name));
-            assert!(cluster.broker(from).end_session_of(now_ms, name));
+            assert!(cluster.broker(from).owner_exists(&named(name)));
+            assert!(cluster.broker(from).end_session_of(now_ms, &named(name)));
             cluster.collect(from);
             cluster.run();
-            assert!(!cluster.broker(from).owner_exists(name));
+            assert!(!cluster.broker(from).owner_exists(&named(name)));
         }
-        assert!(!cluster.broker(from).end_session_of(now_ms, "nobody"));
+        assert!(
+            !cluster
+                .broker(from)
+                .end_session_of(now_ms, &named("nobody"))
+        );
         assert!(cluster.was_evicted(attended) && !cluster.was_evicted(away));
         assert_eq!(cluster.publish(0, "t", "x", Qos::AtLeastOnce).matched, 0);
         assert_eq!(cluster.directory.sessions(), 0);
@@ -241,12 +244,12 @@ fn the_wish_to_end_a_session_follows_it_to_another_shard() {
     cluster.subscribe(client, "t", qos(Qos::AtLeastOnce));
     let now_ms = cluster.now_ms;
     // The letter to the first shard is under way when the session moves to the second.
-    assert!(cluster.broker(2).end_session_of(now_ms, "a"));
+    assert!(cluster.broker(2).end_session_of(now_ms, &named("a")));
     let (consumer, opened) = cluster.start_open(1, "a", false, 3600, None);
     assert!(matches!(opened, Opened::Pending { .. }));
     cluster.collect(2);
     cluster.run();
-    assert_eq!(cluster.directory.shard_of("a"), None);
+    assert_eq!(cluster.directory.shard_of(&named("a")), None);
     assert!(
         cluster
             .events
@@ -263,21 +266,23 @@ fn a_session_is_ended_where_it_is_and_when_it_arrives() {
         cluster.open(0, name);
     }
     let now_ms = cluster.now_ms;
-    assert!(!cluster.broker(1).end_session_here(now_ms, "stays"));
-    assert!(!cluster.broker(0).end_session_here(now_ms, "nobody"));
-    assert!(cluster.broker(0).end_session_here(now_ms, "stays"));
-    assert_eq!(cluster.directory.shard_of("stays"), None);
+    assert!(!cluster.broker(1).end_session_here(now_ms, &named("stays")));
+    assert!(!cluster.broker(0).end_session_here(now_ms, &named("nobody")));
+    assert!(cluster.broker(0).end_session_here(now_ms, &named("stays")));
+    assert_eq!(cluster.directory.shard_of(&named("stays")), None);
     let (_, opened) = cluster.start_open(1, "moves", false, 3600, None);
     assert!(matches!(opened, Opened::Pending { .. }));
     // It is on its way, and nobody may say yet that it has ended.
     for shard in [0, 1] {
-        let has_ended = cluster.broker(shard).end_session_here(now_ms, "moves");
+        let has_ended = cluster
+            .broker(shard)
+            .end_session_here(now_ms, &named("moves"));
         assert!(!has_ended, "shard {shard}");
     }
-    assert!(cluster.directory.shard_of("moves").is_some());
+    assert!(cluster.directory.shard_of(&named("moves")).is_some());
     cluster.collect(1);
     cluster.run();
-    assert_eq!(cluster.directory.shard_of("moves"), None);
+    assert_eq!(cluster.directory.shard_of(&named("moves")), None);
 }
 
 /// Opens a session as a user, without a clean start unless one is asked for.
@@ -290,8 +295,7 @@ fn open_as(
 ) -> Result<Opened, OpenError> {
     let now_ms = cluster.now_ms;
     let request = OpenSession {
-        client_id: "a",
-        user,
+        name: SessionName::new(user, "a"),
         clean_start,
         expiry_s: 100,
         consumer: ConsumerId(77),
@@ -304,11 +308,11 @@ fn open_as(
     opened
 }
 
-/// Another user, and whoever has no name, is refused on each shard, whatever it asks for; the owner
-/// keeps its connection, its will and its queue.
+/// Whoever uses the client identifier of another user, on whatever shard and however, has a session of its own: the
+/// other one keeps its connection, its will, its subscriptions and its queue, and gets none of its messages.
 #[test]
-fn a_session_belongs_to_its_user() {
-    let users = [Some("ann"), Some("bob"), None];
+fn sessions_of_two_users_with_one_client_identifier_are_two() {
+    let users = [Some("ann"), Some("bob"), Some("a"), Some(""), None];
     for owner in users {
         let mut cluster = Cluster::new(2);
         let will = |topic| Will {
@@ -319,8 +323,7 @@ fn a_session_belongs_to_its_user() {
             expiry_s: None,
         };
         let request = OpenSession {
-            client_id: "a",
-            user: owner,
+            name: SessionName::new(owner, "a"),
             clean_start: false,
             expiry_s: 100,
             consumer: ConsumerId::default(),
@@ -342,24 +345,40 @@ fn a_session_belongs_to_its_user() {
         cluster.publish(1, "t", "1", Qos::AtLeastOnce);
         let strangers = users.iter().filter(|user| **user != owner);
         for &stranger in strangers.clone() {
-            for (shard, clean_start) in [(0, false), (0, true), (1, false), (1, true)] {
-                let other = Some(will("will/of/stranger"));
-                let opened = open_as(&mut cluster, shard, stranger, clean_start, other);
-                assert_eq!(opened, Err(OpenError::OtherUser), "{owner:?} {stranger:?}");
+            for (shard, clean_start, present) in
+                [(0, false, false), (0, true, false), (0, false, true)]
+            {
+                let opened = open_as(&mut cluster, shard, stranger, clean_start, None);
+                let Ok(Opened::Ready {
+                    session,
+                    present: is_present,
+                }) = opened
+                else {
+                    panic!("{owner:?} {stranger:?} {opened:?}");
+                };
+                assert_eq!(is_present, present, "{owner:?} {stranger:?}");
+                let filters = cluster.broker(shard).filters(session).count();
+                assert_eq!(filters, 0, "nothing of the other's");
+                let now_ms = cluster.now_ms;
+                cluster.broker(shard).close(now_ms, session, Close::LOST);
+                cluster.collect(shard);
                 cluster.run();
             }
+            // For ever, and then gone.
+            let name = SessionName::new(stranger, "a");
+            assert!(cluster.broker(0).owner_exists(&name));
         }
-        assert!(cluster.events.is_empty(), "{:?}", cluster.events);
+        let evicted = |event: &&Event| matches!(event, Event::Evicted { .. });
+        assert_eq!(cluster.events.iter().filter(evicted).count(), 0);
         assert_eq!(cluster.broker(0).counters().wills_published, 0);
         assert_eq!(cluster.drain(client), ["1"]);
         // The same while it is on its way to another shard, and there.
         let opened = open_as(&mut cluster, 1, owner, false, None);
         assert!(matches!(opened, Ok(Opened::Pending { .. })));
+        let now_ms = cluster.now_ms;
         for &stranger in strangers.clone() {
-            for shard in [0, 1] {
-                let opened = open_as(&mut cluster, shard, stranger, false, None);
-                assert_eq!(opened, Err(OpenError::OtherUser));
-            }
+            let name = SessionName::new(stranger, "a");
+            assert!(cluster.broker(0).end_session_of(now_ms, &name));
         }
         cluster.run();
         let arrived = cluster.events.iter().find_map(|event| match event {
@@ -370,20 +389,7 @@ fn a_session_belongs_to_its_user() {
         });
         let (session, present) = arrived.expect("its owner gets it");
         assert!(present);
-        // While it is away, and when it has ended.
-        let now_ms = cluster.now_ms;
-        cluster.broker(1).close(now_ms, session, Close::NORMAL);
-        cluster.collect(1);
-        for &stranger in strangers.clone() {
-            let opened = open_as(&mut cluster, 0, stranger, true, None);
-            assert_eq!(opened, Err(OpenError::OtherUser));
-        }
-        cluster.pass(100_000);
-        let heir = strangers.clone().next().copied().flatten();
-        let opened = open_as(&mut cluster, 0, heir, false, None);
-        assert!(
-            matches!(opened, Ok(Opened::Ready { present: false, .. })),
-            "{opened:?}"
-        );
+        assert_eq!(cluster.broker(1).filters(session).count(), 1);
+        assert_eq!(cluster.directory.sessions(), 1, "only its own");
     }
 }

@@ -383,7 +383,7 @@ fn administrators_see_subscriptions_by_topic_and_filter() {
                 .subscriptions_within(at, limit, slots, wish);
             assert!(page.found.len() <= limit);
             let named = page.found.into_iter();
-            found.extend(named.map(|(name, one)| format!("{name} {}", one.filter)));
+            found.extend(named.map(|(name, one)| format!("{} {}", name.id(), one.filter)));
             match page.next {
                 Some(next) => (from, behind) = next,
                 None => break,

@@ -2,7 +2,7 @@
 
 use sterna_broker::{Close, Event, Opened, Outcome, Qos, Unacknowledged, Will};
 
-use crate::cluster::{Cluster, message, qos, text};
+use crate::cluster::{Cluster, message, named, qos, text};
 
 /// [MQTT-3.1.4-3] [MQTT-3.1.2-5] [MQTT-4.6.0-1]
 #[test]
@@ -29,7 +29,7 @@ fn a_session_moves_with_everything_it_has() {
     cluster.publish(1, "t", "6", Qos::ExactlyOnce);
     assert_eq!(cluster.drain(new), ["3", "4", "5", "6"]);
     assert_eq!(cluster.broker(0).counters().sessions, 0);
-    assert_eq!(cluster.directory.shard_of("a").unwrap().0, 2);
+    assert_eq!(cluster.directory.shard_of(&named("a")).unwrap().0, 2);
     // And back, while away.
     cluster.close(new, Close::LOST);
     cluster.publish(1, "t", "7", Qos::ExactlyOnce);

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use sterna_broker::{
     Broker, Close, ConsumerId, Directory, DoorState, Event, Limits, Mail, Message, MessageHeader,
     NoStore, OpenError, OpenSession, Opened, Outcome, Publication, Qos, RetainHandling, SessionKey,
-    ShardId, SubscribeError, SubscribeOptions,
+    SessionName, ShardId, SubscribeError, SubscribeOptions,
 };
 
 const SHARDS: usize = 3;
@@ -93,8 +93,7 @@ impl Shard {
         let client_id = format!("client-{}", self.random(CLIENTS));
         let clean_start = self.random(10) == 0;
         let request = OpenSession {
-            client_id: &client_id,
-            user: None,
+            name: SessionName::new(None, &client_id),
             clean_start,
             expiry_s: 1_000,
             consumer,
@@ -323,8 +322,7 @@ fn a_new_subscriber_gets_each_message_one_way() {
     for i in 0..SUBSCRIPTIONS {
         let client_id = format!("client-{i}");
         let request = OpenSession {
-            client_id: &client_id,
-            user: None,
+            name: SessionName::new(None, &client_id),
             clean_start: true,
             expiry_s: 0,
             consumer: ConsumerId(1),

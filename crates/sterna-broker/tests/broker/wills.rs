@@ -1,6 +1,8 @@
 //! Wills (MQTT 5.0, section 3.1.2.5).
 
-use sterna_broker::{Close, Limits, OpenError, OpenSession, Qos, Retention, Will, WillFate};
+use sterna_broker::{
+    Close, Limits, OpenError, OpenSession, Qos, Retention, SessionName, Will, WillFate,
+};
 
 use crate::cluster::{Client, Cluster, message, qos};
 
@@ -143,8 +145,7 @@ fn wills_are_checked_and_limited_at_the_opening() {
     let open = |cluster: &mut Cluster, client_id, topic| {
         let message = message(topic, "12345", Qos::AtMostOnce, false);
         let request = OpenSession {
-            client_id,
-            user: None,
+            name: SessionName::new(None, client_id),
             clean_start: false,
             expiry_s: 0,
             consumer: sterna_broker::ConsumerId(1),

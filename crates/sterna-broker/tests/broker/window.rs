@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sterna_broker::{
     Close, ConsumerId, DEFAULT_PRIORITY, DeadLetter, Delivery, Limits, Message, MessageHeader,
     MessageReader, NEVER_EXPIRES_S, OpenSession, Outcome, Pressure, Qos, QueueFull, QueueRules,
-    Selector,
+    Selector, SessionName,
 };
 use sterna_store::MemoryStore;
 
@@ -92,8 +92,7 @@ fn put(cluster: &mut Cluster, shard: u16, payload: &str) {
 /// A queue whose anchor is away, as those of the front doors are.
 fn keep(cluster: &mut Cluster, rules: QueueRules) {
     let request = OpenSession {
-        client_id: QUEUE,
-        user: None,
+        name: SessionName::new(None, QUEUE),
         clean_start: false,
         expiry_s: NEVER_EXPIRES_S,
         consumer: ConsumerId::default(),

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sterna_broker::{Change, Record, Records, Testator, delayed_will, name_of, shared_of};
+use sterna_broker::{Change, Record, Records, SessionName, delayed_will, name_of, shared_of};
 
 use super::connection::HEADER_BYTES;
 use super::sessions::{hex, key_of};
@@ -61,9 +61,8 @@ impl Kept {
         self.epoch
     }
 
-    fn client_id(&self) -> Option<Arc<str>> {
-        let (key, _) = self.records.first_key_value()?;
-        name_of(key).map(Arc::from)
+    fn name(&self) -> Option<SessionName> {
+        name_of(self.records.first_key_value()?.0)
     }
 }
 
@@ -83,7 +82,7 @@ impl Core {
                     self.keep_request(shared, value, part);
                     continue;
                 }
-                let Some(name) = name_of(&key).map(key_of) else {
+                let Some(name) = name_of(&key).map(|name| key_of(&name)) else {
                     continue;
                 };
                 let kept = match all.entry(name) {
@@ -229,7 +228,7 @@ impl Core {
             return false;
         };
         let bytes = kept.bytes();
-        let Some(client_id) = kept.client_id().filter(|_| bytes > most) else {
+        let Some(name) = kept.name().filter(|_| bytes > most) else {
             return false;
         };
         kept.is_too_large = true;
@@ -238,14 +237,15 @@ impl Core {
         drop(all);
         self.status.unkept_sessions.add(1);
         tracing::error!(
-            client = &*client_id,
+            client = name.id(),
+            user = name.user(),
             bytes,
             most,
             "what the session has is more than NATS takes (max_payload): it ends, and goes on as it was kept last"
         );
         for shard in 0..self.settings.shards {
-            let client_id = Arc::clone(&client_id);
-            self.post(shard, ToShard::Unkept { client_id });
+            let name = name.clone();
+            self.post(shard, ToShard::Unkept { name });
         }
         true
     }
@@ -264,10 +264,10 @@ impl Core {
     fn put_aside(&self, key: Key, kept: Option<&Kept>) {
         let unrestored = self.unrestored.borrow_mut().remove(&key);
         let too_large = kept.filter(|kept| kept.is_too_large);
-        let too_large = too_large.and_then(|kept| Some((kept.client_id()?, kept.epoch)));
-        if let Some((client_id, epoch)) = unrestored.or(too_large) {
+        let too_large = too_large.and_then(|kept| Some((kept.name()?, kept.epoch)));
+        if let Some((name, epoch)) = unrestored.or(too_large) {
             let now_ms = self.fence.now_ms();
-            (self.owners.borrow_mut()).put_aside(now_ms, key, epoch, client_id);
+            (self.owners.borrow_mut()).put_aside(now_ms, key, epoch, name);
         }
     }
 
@@ -412,7 +412,7 @@ impl Core {
         self: Rc<Self>,
         (shard, session): (usize, sterna_broker::SessionKey),
         key: Key,
-        client_id: Arc<str>,
+        name: SessionName,
     ) {
         let limit = Duration::from_millis(self.settings.claim_timeout_ms);
         let records = tokio::time::timeout(limit, self.take_kept(key, None)).await;
@@ -426,12 +426,13 @@ impl Core {
             (Err(_), Some(epoch)) => {
                 if let Some(untold) = self.unanswered.note(UNREADABLE_INTERVAL) {
                     tracing::warn!(
-                        client = &*client_id,
+                        client = name.id(),
+                        user = name.user(),
                         untold,
                         "NATS does not say what the session has: its client is refused"
                     );
                 }
-                (self.unrestored.borrow_mut()).insert(key, (client_id, epoch));
+                (self.unrestored.borrow_mut()).insert(key, (name, epoch));
                 refused(sterna_broker::ClaimRefusal::Away)
             }
             _ => refused(sterna_broker::ClaimRefusal::TakenOver),
@@ -491,13 +492,12 @@ impl Core {
     pub(super) async fn adopt_session(
         self: Rc<Self>,
         key: Key,
-        testator: Testator,
+        name: SessionName,
         will: Option<Arc<[u8]>>,
     ) {
-        let client_id = Arc::clone(&testator.client_id);
         // Its connection has ended with its node, so that the delay of its will begins.
         let now_ms = self.wall_ms();
-        let waiting = (will.as_deref()).and_then(|will| delayed_will(&client_id, will, now_ms));
+        let waiting = (will.as_deref()).and_then(|will| delayed_will(&name, will, now_ms));
         let is_delayed = waiting.is_some();
         let records = self.take_kept(key, waiting).await;
         // [MQTT-3.1.3-9] where its client has come back elsewhere
@@ -508,13 +508,13 @@ impl Core {
             // A will that waits is among the records.
             && !records.iter().any(|(key, _)| key.first() == Some(&b'w'))
         {
-            let testator = Some(testator);
+            let testator = Some(name.clone());
             self.post(usize::from(key[0]), ToShard::Will { will, testator });
         }
         if self.owners.borrow().epoch(key).is_some() {
             let shards = self.settings.shards as u16;
-            let shard = sterna_broker::Share::home(&client_id, shards);
-            self.post(usize::from(shard), ToShard::Adopt { client_id, records });
+            let shard = sterna_broker::Share::home(name.text(), shards);
+            self.post(usize::from(shard), ToShard::Adopt { name, records });
         } else {
             let now_ms = self.fence.now_ms();
             self.owners.borrow_mut().was_adopted(now_ms, key);
@@ -611,7 +611,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_comes_back_and_parts_of_it_do_not() {
-        let records: Records = [(&b"s\x01a"[..], &b""[..]), (b"c\x01a", b"\x00\xff")]
+        let records: Records = [(&b"s\x031:a"[..], &b""[..]), (b"c\x031:a", b"\x00\xff")]
             .map(|(key, value)| (key.into(), value.into()))
             .into();
         let bytes = encode(300, &records);

@@ -54,7 +54,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::{Client, jetstream};
 use bytes::Bytes;
-use sterna_broker::{FromPeer, Interest, Message, NodeSet, PeerGate, Store};
+use sterna_broker::{FromPeer, Interest, Message, NodeSet, PeerGate, SessionName, Store};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::{LocalSet, spawn_local};
 
@@ -143,7 +143,7 @@ struct Core {
     /// Keys of requests that this process is at work on.
     requests: RefCell<HashMap<Key, requests::Own>>,
     /// Sessions that were claimed and could not be given what is kept of them in time, with the epochs.
-    unrestored: RefCell<HashMap<Key, (Arc<str>, u64)>>,
+    unrestored: RefCell<HashMap<Key, (SessionName, u64)>>,
     handed_over: RefCell<handed_over::HandedOver>,
     /// Retained messages that wait for the engine.
     retained: RefCell<VecDeque<retained::Waiting>>,

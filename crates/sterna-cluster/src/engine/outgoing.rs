@@ -220,10 +220,10 @@ impl Core {
                     }
                     FromShard::Key(order) => self.take_key_order(order),
                     FromShard::Question {
-                        client_id,
+                        name,
                         question,
                         reply,
-                    } => self.spawn(Rc::clone(&self).ask_owner(client_id, question, reply)),
+                    } => self.spawn(Rc::clone(&self).ask_owner(name, question, reply)),
                     FromShard::AskNode(question) => {
                         self.spawn(Rc::clone(&self).ask_node(question));
                     }

@@ -1,10 +1,10 @@
 //! Questions to the node that has a session, from a node whose client asks about it.
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use sterna_broker::SessionName;
 
 use super::Core;
 use super::sessions::key_of;
@@ -16,30 +16,30 @@ impl Core {
     /// Asks the node that has a session, and answers within `cluster.answer_timeout_ms`.
     pub(super) async fn ask_owner(
         self: Rc<Self>,
-        client_id: Arc<str>,
+        name: SessionName,
         question: Bytes,
         reply: QuestionReply,
     ) {
         let within = Duration::from_millis(self.settings.answer_timeout_ms);
-        let asked = self.answer_of_owner(&client_id, &question);
+        let asked = self.answer_of_owner(&name, &question);
         let answer = tokio::time::timeout(within, asked).await;
         (reply.0)(answer.unwrap_or(Answer::Away));
     }
 
-    async fn answer_of_owner(&self, client_id: &str, question: &[u8]) -> Answer {
-        let Ok(found) = self.read_session(key_of(client_id)).await else {
+    async fn answer_of_owner(&self, name: &SessionName, question: &[u8]) -> Answer {
+        let Ok(found) = self.read_session(key_of(name)).await else {
             return Answer::Away;
         };
         let Some((_, record)) = found.filter(|(_, record)| !record.is_over) else {
             return Answer::NoSession;
         };
-        if *record.client_id != *client_id {
+        if record.name != *name {
             return Answer::NoSession;
         }
         let subject = subjects::asked_for(&record.owner.node);
         let mut asked = Vec::new();
-        put_number(&mut asked, client_id.len() as u64);
-        asked.extend_from_slice(client_id.as_bytes());
+        put_number(&mut asked, name.text().len() as u64);
+        asked.extend_from_slice(name.text().as_bytes());
         asked.extend_from_slice(question);
         let subject = self.settings.subject(&subject);
         match self.client.request(subject, asked.into()).await {
@@ -66,18 +66,18 @@ impl Core {
                 let answer = receiver.await.unwrap_or_default();
                 let _ = core.client.publish(reply, answer.into()).await;
             });
-            let Some((client_id, question)) = read(&asked.payload) else {
+            let Some((name, question)) = read(&asked.payload) else {
                 tracing::debug!("a node asks what this one does not understand");
                 return;
             };
-            if self.owners.borrow().epoch(key_of(&client_id)).is_some() {
+            if self.owners.borrow().epoch(key_of(&name)).is_some() {
                 let answer = Answerer(Box::new(move |answer| {
                     let _ = sender.send(answer);
                 }));
                 self.post(
                     0,
                     ToShard::Question {
-                        client_id,
+                        name,
                         question,
                         answer,
                     },
@@ -89,13 +89,13 @@ impl Core {
     }
 }
 
-/// The client identifier and the question of what a node asks.
-fn read(payload: &Bytes) -> Option<(Arc<str>, Bytes)> {
+/// The session's name and the question of what a node asks.
+fn read(payload: &Bytes) -> Option<(SessionName, Bytes)> {
     let mut rest = &payload[..];
     let len = usize::try_from(number(&mut rest)?).ok()?;
-    let (client_id, question) = rest.split_at_checked(len)?;
-    let client_id = std::str::from_utf8(client_id).ok()?;
-    Some((client_id.into(), payload.slice_ref(question)))
+    let (name, question) = rest.split_at_checked(len)?;
+    let name = SessionName::of_text(std::str::from_utf8(name).ok()?)?;
+    Some((name, payload.slice_ref(question)))
 }
 
 #[cfg(test)]
@@ -104,10 +104,10 @@ mod tests {
 
     #[test]
     fn a_question_is_read_or_not() {
-        let asked = Bytes::from_static(b"\x03a/bwhat");
-        let (client_id, question) = read(&asked).expect("it is one");
-        assert_eq!((&*client_id, &question[..]), ("a/b", &b"what"[..]));
-        for other in [&b""[..], b"\x04a/b", b"\x01\xff"] {
+        let asked = Bytes::from_static(b"\x053:a/bwhat");
+        let (name, question) = read(&asked).expect("it is one");
+        assert_eq!((name.id(), &question[..]), ("a/b", &b"what"[..]));
+        for other in [&b""[..], b"\x063:a/b", b"\x01\xff", b"\x03a/b"] {
             assert!(read(&Bytes::copy_from_slice(other)).is_none(), "{other:?}");
         }
     }

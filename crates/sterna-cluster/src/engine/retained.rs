@@ -22,7 +22,7 @@ use super::following::Entry;
 use super::interest::digest_of;
 use super::outgoing::Charge;
 use super::regions::Standing;
-use super::sessions::key_of;
+use super::sessions::key_of_text;
 use super::streams::RETAINED;
 use super::writing::{as_last, is_conflict};
 use super::{Core, Retry};
@@ -315,7 +315,7 @@ impl Core {
 
     /// Posts a retained message to a shard. One shard has all of a topic: with two, one message might overtake another.
     fn post_retained(&self, message: Message, what: FromPeer) {
-        let shard = usize::from(key_of(message.topic())[0]);
+        let shard = usize::from(key_of_text(message.topic())[0]);
         self.post_messages(shard, vec![(message, what)]);
     }
 

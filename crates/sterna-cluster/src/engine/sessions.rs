@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::message::PublishMessage;
 use futures_util::StreamExt;
 use ring::digest;
-use sterna_broker::{ClaimRefusal, Ownership};
+use sterna_broker::{ClaimRefusal, Ownership, SessionName};
 
 use super::log::Item;
 use super::streams::SESSIONS;
@@ -44,8 +43,7 @@ impl Core {
             match note {
                 Ownership::Claim {
                     session,
-                    client_id,
-                    user,
+                    name,
                     will,
                     outlives,
                     is_clean,
@@ -53,39 +51,38 @@ impl Core {
                 } => {
                     let request = Request {
                         session: (shard, session),
-                        user,
                         will,
                         outlives,
                         is_clean,
                         if_free,
-                        client_id,
+                        name,
                     };
-                    owners.claim(now_ms, key_of(&request.client_id), request);
+                    owners.claim(now_ms, key_of(&request.name), request);
                 }
-                Ownership::SetWill { client_id, will } => {
-                    owners.set_will(now_ms, key_of(&client_id), client_id, will);
+                Ownership::SetWill { name, will } => {
+                    owners.set_will(now_ms, key_of(&name), name, will);
                 }
-                Ownership::PublishWill { client_id, will } => {
-                    owners.publish_will(now_ms, key_of(&client_id), client_id, will);
+                Ownership::PublishWill { name, will } => {
+                    owners.publish_will(now_ms, key_of(&name), name, will);
                 }
-                Ownership::Renew { client_id, will } => {
-                    owners.renew(now_ms, key_of(&client_id), client_id, will);
+                Ownership::Renew { name, will } => {
+                    owners.renew(now_ms, key_of(&name), name, will);
                 }
-                Ownership::Release { client_id } => {
-                    owners.release(now_ms, key_of(&client_id), client_id);
+                Ownership::Release { name } => {
+                    owners.release(now_ms, key_of(&name), name);
                 }
-                Ownership::Ended { client_id } => {
-                    let key = key_of(&client_id);
+                Ownership::Ended { name } => {
+                    let key = key_of(&name);
                     owners.has_ended(now_ms, key);
                     drop(owners);
                     // Behind what shards have handed over of it before.
                     self.log.push(Item::Left(key));
                 }
-                Ownership::Adopted { client_id } => {
-                    owners.was_adopted(now_ms, key_of(&client_id));
+                Ownership::Adopted { name } => {
+                    owners.was_adopted(now_ms, key_of(&name));
                 }
-                Ownership::NotAdopted { client_id } => {
-                    owners.was_not_adopted(now_ms, key_of(&client_id));
+                Ownership::NotAdopted { name } => {
+                    owners.was_not_adopted(now_ms, key_of(&name));
                 }
             }
         }
@@ -231,10 +228,10 @@ impl Core {
             Action::Settled {
                 session: (shard, session),
                 key,
-                result: Ok(Begin::Kept(client_id)),
+                result: Ok(Begin::Kept(name)),
             } => {
                 let core = Rc::clone(self);
-                self.spawn(core.restore_session((shard, session), key, client_id));
+                self.spawn(core.restore_session((shard, session), key, name));
             }
             Action::Settled {
                 session: (shard, session),
@@ -244,20 +241,16 @@ impl Core {
                 let core = Rc::clone(self);
                 self.spawn(core.begin_in_place((shard, session), key, epoch));
             }
-            Action::Overtaken { client_id, by, why } => {
-                self.tell_overtaken(&client_id, by.as_deref(), why);
+            Action::Overtaken { name, by, why } => {
+                self.tell_overtaken(&name, by.as_deref(), why);
             }
             Action::Discard { key, epoch } => {
                 let core = Rc::clone(self);
                 self.spawn(async move { core.discard_kept(key, epoch).await });
             }
-            Action::Adopt {
-                key,
-                testator,
-                will,
-            } => {
+            Action::Adopt { key, name, will } => {
                 let core = Rc::clone(self);
-                self.spawn(core.adopt_session(key, testator, will));
+                self.spawn(core.adopt_session(key, name, will));
             }
             Action::Swept {
                 processes,
@@ -278,23 +271,22 @@ impl Core {
                 let result = result.map(drop).map_err(|refusal| match refusal {
                     Refusal::Away => ClaimRefusal::Away,
                     Refusal::TakenOver => ClaimRefusal::TakenOver,
-                    Refusal::OtherUser => ClaimRefusal::OtherUser,
                 });
                 self.post(shard, ToShard::Claimed { session, result });
             }
-            Action::End { client_id } => {
-                self.has_gone(key_of(&client_id));
+            Action::End { name } => {
+                self.has_gone(key_of(&name));
                 for shard in 0..self.settings.shards {
-                    let client_id = Arc::clone(&client_id);
-                    self.post(shard, ToShard::Lost { client_id });
+                    let name = name.clone();
+                    self.post(shard, ToShard::Lost { name });
                 }
             }
             Action::Publish {
-                client_id,
+                name,
                 will,
                 testator,
             } => {
-                let shard = usize::from(key_of(&client_id)[0]);
+                let shard = usize::from(key_of(&name)[0]);
                 self.post(shard, ToShard::Will { will, testator });
             }
             Action::Scan => {
@@ -560,9 +552,14 @@ fn said(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// The first half of the SHA-256 of a client identifier.
-pub(super) fn key_of(client_id: &str) -> Key {
-    let digest = digest::digest(&digest::SHA256, client_id.as_bytes());
+/// The first half of the SHA-256 of the text of a session's name.
+pub(super) fn key_of(name: &SessionName) -> Key {
+    key_of_text(name.text())
+}
+
+/// The first half of the SHA-256 of a text.
+pub(super) fn key_of_text(text: &str) -> Key {
+    let digest = digest::digest(&digest::SHA256, text.as_bytes());
     let mut key = Key::default();
     key.copy_from_slice(&digest.as_ref()[..16]);
     key
@@ -618,11 +615,11 @@ mod tests {
 
     #[test]
     fn keys_come_back_from_subjects() {
-        for client_id in ["", "a", "a.b *", "ü"] {
-            let key = key_of(client_id);
+        for name in ["", "a", "a.b *", "ü"] {
+            let key = key_of_text(name);
             assert_eq!(unhex(&hex(key)), Some(key));
         }
-        assert_ne!(key_of("a"), key_of("b"));
+        assert_ne!(key_of_text("a"), key_of_text("b"));
         assert_eq!(unhex("00"), None);
     }
 
@@ -653,7 +650,7 @@ mod tests {
             let why = read_mark("b", line.as_bytes());
             assert_eq!(why, Err("its time is none of a clock"), "{line}");
         }
-        let key = key_of("a");
+        let key = key_of_text("a");
         let line = format!("1 b 7 {} 44", hex(key));
         assert_eq!(read_ended(line.as_bytes()), Some((process, key, 44)));
         assert_eq!(read_ended(b"1 b 7 00 44"), None);

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::fmt::Display;
 use std::time::Duration;
 
+use sterna_broker::SessionName;
 use tokio::time::Instant;
 
 use super::Core;
@@ -46,12 +47,13 @@ impl Core {
 
     /// Says that a client has lost its session to another node. Its door says from where it came. Roots of shared
     /// subscriptions have no client, and change their nodes as they like.
-    pub(super) fn tell_overtaken(&self, client: &str, by: Option<&str>, why: Overtaken) {
+    pub(super) fn tell_overtaken(&self, name: &SessionName, by: Option<&str>, why: Overtaken) {
         if let Some(untold) = self.overtaken.note(CLAIMS_INTERVAL) {
             let node = &*self.settings.node;
             let why = why.detail();
             tracing::info!(
-                client,
+                client = name.id(),
+                user = name.user(),
                 node,
                 by,
                 why,

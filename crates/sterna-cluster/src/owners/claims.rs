@@ -14,8 +14,6 @@ pub enum Refusal {
     Away,
     /// Another node has claimed it since.
     TakenOver,
-    /// It belongs to another user.
-    OtherUser,
 }
 
 /// Why a claim has lost its session.
@@ -74,12 +72,12 @@ pub(super) struct Unsure {
 impl<S> Claim<S> {
     /// The next operation on the session where nobody waits for the claim any more.
     fn what_is_left(&self) -> Op<S> {
-        let client_id = Arc::clone(&self.request.client_id);
+        let name = self.request.name.clone();
         if self.goes_on {
             let will = None;
-            Op::Adopt { client_id, will }
+            Op::Adopt { name, will }
         } else {
-            Op::Release(client_id)
+            Op::Release(name)
         }
     }
 }
@@ -156,12 +154,9 @@ impl<S: Copy> Owners<S> {
         let expected = found.as_ref().map_or(0, |(sequence, _)| *sequence);
         let found = found.filter(|(_, record)| !record.is_over);
         let is_kept = found.as_ref().is_some_and(|(_, record)| record.is_kept);
-        let user = found.as_ref().map(|(_, record)| record.user.clone());
         let previous = found.filter(|(_, record)| record.owner != self.own);
         let is_gone =
             (previous.as_ref()).is_some_and(|(_, record)| self.is_gone(now_ms, &record.owner));
-        // A session that is kept outlives its owner, and stays its user's.
-        let is_there = is_kept || (previous.is_some() && !is_gone);
         let is_free = (previous.as_ref()).is_none_or(|(_, record)| {
             is_gone || self.harmless_from_ms(now_ms, &record.owner) <= now_ms
         });
@@ -191,17 +186,9 @@ impl<S: Copy> Owners<S> {
             return self.give_up(now_ms, key);
         }
         claim.written_ms = now_ms;
-        let is_others = is_there && user.is_some_and(|user| user != claim.request.user);
-        if claim.is_let_in && (is_others || (previous.is_some() && !is_gone)) {
+        if claim.is_let_in && previous.is_some() && !is_gone {
             // Its client came here while this node could not know of the other.
-            claim.goes_on = is_others;
             self.end_let_in(key);
-            return self.give_up(now_ms, key);
-        }
-        if is_others {
-            let session = claim.request.session;
-            claim.goes_on = true;
-            self.settle(session, key, Err(Refusal::OtherUser));
             return self.give_up(now_ms, key);
         }
         claim.previous = previous;
@@ -220,10 +207,10 @@ impl<S: Copy> Owners<S> {
             // [MQTT-3.1.3-9]
             && !(goes_on && is_will_delayed(&will))
         {
-            let client_id = Arc::clone(&record.client_id);
-            let testator = Some(record.testator());
+            let name = record.name.clone();
+            let testator = Some(name.clone());
             self.actions.push(Action::Publish {
-                client_id,
+                name,
                 will,
                 testator,
             });
@@ -242,7 +229,7 @@ impl<S: Copy> Owners<S> {
         let Some(work) = self.work.get_mut(&key) else {
             if !is_held && !record.is_over {
                 // A claim that was given up was written after all.
-                let client_id = Arc::clone(&record.client_id);
+                let name = record.name.clone();
                 if record.is_kept {
                     // Its will was never in force.
                     let record = Record {
@@ -256,14 +243,7 @@ impl<S: Copy> Owners<S> {
                     };
                     return self.enqueue(now_ms, key, sweep);
                 }
-                self.enqueue(
-                    now_ms,
-                    key,
-                    Op::Tidy {
-                        sequence,
-                        client_id,
-                    },
-                );
+                self.enqueue(now_ms, key, Op::Tidy { sequence, name });
             }
             return;
         };
@@ -276,7 +256,6 @@ impl<S: Copy> Owners<S> {
         else {
             return;
         };
-        let user = claim.request.user.clone();
         let has_will = claim.request.will.is_some();
         let is_kept = claim.request.outlives;
         let has_ended = claim.ended_in == Some(sequence);
@@ -287,7 +266,6 @@ impl<S: Copy> Owners<S> {
             key,
             Held {
                 epoch: sequence,
-                user,
                 has_will,
                 is_kept,
                 is_kept_untold: false,
@@ -324,7 +302,7 @@ impl<S: Copy> Owners<S> {
         let discarded = epoch.filter(|_| claim.discards);
         let begin = match discarded {
             Some(epoch) => Begin::InPlace { epoch },
-            None if claim.goes_on => Begin::Kept(Arc::clone(&claim.request.client_id)),
+            None if claim.goes_on => Begin::Kept(claim.request.name.clone()),
             None => Begin::Anew,
         };
         if let Some(epoch) = discarded.filter(|_| claim.is_abandoned || claim.is_let_in) {
@@ -332,13 +310,13 @@ impl<S: Copy> Owners<S> {
         }
         if claim.is_abandoned {
             let next = claim.what_is_left();
-            let client_id = Arc::clone(&claim.request.client_id);
+            let name = claim.request.name.clone();
             if claim.goes_on {
                 self.keep_on(key);
             }
             if let Some(work) = self.work.get_mut(&key) {
                 // Its will was never in force.
-                work.ops.insert(1, Op::SetWill(client_id, None));
+                work.ops.insert(1, Op::SetWill(name, None));
                 work.ops.insert(2, next);
             }
         } else {
@@ -386,8 +364,8 @@ impl<S: Copy> Owners<S> {
         if let Some(claim) = self.work.get_mut(&key).and_then(Work::claim_mut) {
             let session = claim.request.session;
             if let Some((why, by)) = told.filter(|_| !claim.is_abandoned) {
-                let client_id = Arc::clone(&claim.request.client_id);
-                self.actions.push(Action::Overtaken { client_id, by, why });
+                let name = claim.request.name.clone();
+                self.actions.push(Action::Overtaken { name, by, why });
             }
             if claim.is_let_in {
                 self.end_let_in(key);
@@ -408,8 +386,8 @@ impl<S: Copy> Owners<S> {
         let is_followed =
             (work.ops.iter().skip(1)).any(|op| matches!(op, Op::Release(_) | Op::Claim(_)));
         if !is_followed && let Some(claim) = work.claim_mut() {
-            let client_id = Arc::clone(&claim.request.client_id);
-            self.actions.push(Action::End { client_id });
+            let name = claim.request.name.clone();
+            self.actions.push(Action::End { name });
         }
     }
 

@@ -42,7 +42,7 @@ pub use floor::Floor;
 pub use record::{Key, Process, Record};
 pub(crate) use record::{incarnation_in, number, number_in, put_number};
 
-use sterna_broker::Testator;
+use sterna_broker::SessionName;
 use sweep::Sweeping;
 use work::{Op, Work};
 
@@ -69,10 +69,8 @@ impl Terms {
 pub struct Request<S> {
     /// The session that waits for the answer.
     pub session: S,
-    /// The client identifier.
-    pub client_id: Arc<str>,
-    /// The user.
-    pub user: Option<Arc<str>>,
+    /// The session's name.
+    pub name: SessionName,
     /// The will, if any.
     pub will: Option<Arc<[u8]>>,
     /// Whether the session outlives its connection. One that does not is let in without NATS, too.
@@ -130,8 +128,8 @@ pub enum Action<S> {
     },
     /// Note for operators that a claim is refused, or a client that was let in is ended.
     Overtaken {
-        /// The client identifier.
-        client_id: Arc<str>,
+        /// The session's name.
+        name: SessionName,
         /// The node that has the session, where that is known.
         by: Option<Arc<str>>,
         /// The reason.
@@ -142,8 +140,8 @@ pub enum Action<S> {
     Adopt {
         /// The key.
         key: Key,
-        /// The session's client and its user.
-        testator: Testator,
+        /// The session.
+        name: SessionName,
         /// The will of its last connection, which is no record's any more.
         will: Option<Arc<[u8]>>,
     },
@@ -174,17 +172,17 @@ pub enum Action<S> {
     },
     /// End a session of this node, without its will: [`Owners::has_ended`], then [`Owners::has_left`].
     End {
-        /// The client identifier.
-        client_id: Arc<str>,
+        /// The session's name.
+        name: SessionName,
     },
     /// Publish a will.
     Publish {
-        /// The client identifier.
-        client_id: Arc<str>,
+        /// The session's name.
+        name: SessionName,
         /// The will.
         will: Arc<[u8]>,
         /// The client whose rights are to be asked for, where another node had the session.
-        testator: Option<Testator>,
+        testator: Option<SessionName>,
     },
     /// Look at all records: [`Owners::scanned`] for each, and [`Owners::has_scanned`].
     Scan,
@@ -201,7 +199,7 @@ pub enum Begin {
         epoch: u64,
     },
     /// With what is kept of this client's, if anything is. Where that cannot be had: [`Owners::put_aside`].
-    Kept(Arc<str>),
+    Kept(SessionName),
 }
 
 /// The statement of a mark.
@@ -228,7 +226,6 @@ pub enum WriteError {
 #[derive(Debug)]
 struct Held {
     epoch: u64,
-    user: Option<Arc<str>>,
     has_will: bool,
     is_kept: bool,
     /// Whether its record does not say yet that it is kept.
@@ -406,7 +403,7 @@ impl<S: Copy> Owners<S> {
     }
 
     /// A shard has this session, whose record may be lost.
-    pub fn renew(&mut self, now_ms: u64, key: Key, client_id: Arc<str>, will: Option<Arc<[u8]>>) {
+    pub fn renew(&mut self, now_ms: u64, key: Key, name: SessionName, will: Option<Arc<[u8]>>) {
         if !self.forgotten.contains(&key) {
             return;
         }
@@ -415,10 +412,10 @@ impl<S: Copy> Owners<S> {
             // Its will may be published, and nothing says so any more.
             self.held.remove(&key);
             self.remember(now_ms, key);
-            return self.actions.push(Action::End { client_id });
+            return self.actions.push(Action::End { name });
         }
         let will = will.filter(|_| !self.is_doubtful);
-        self.enqueue(now_ms, key, Op::Renew(client_id, will));
+        self.enqueue(now_ms, key, Op::Renew(name, will));
     }
 
     /// The record of a session is there again, or the session is not this node's any more.
@@ -430,13 +427,13 @@ impl<S: Copy> Owners<S> {
 
     /// No shard has a session any more that is this node's: it is brought to one as one that is away.
     /// `epoch` is that of the ownership whose session has ended: what was claimed since is left alone.
-    pub fn put_aside(&mut self, now_ms: u64, key: Key, epoch: u64, client_id: Arc<str>) {
+    pub fn put_aside(&mut self, now_ms: u64, key: Key, epoch: u64, name: SessionName) {
         if self.epoch(key) == Some(epoch) && !self.work.contains_key(&key) {
             self.keep_on(key);
             // Its client was refused, or has ended: the will in the record is nobody's.
             let will = None;
-            self.enqueue(now_ms, key, Op::SetWill(Arc::clone(&client_id), None));
-            self.enqueue(now_ms, key, Op::Adopt { client_id, will });
+            self.enqueue(now_ms, key, Op::SetWill(name.clone(), None));
+            self.enqueue(now_ms, key, Op::Adopt { name, will });
         }
     }
 
@@ -709,8 +706,8 @@ impl<S: Copy> Owners<S> {
                     owner,
                     epoch: sequence,
                 });
-                let client_id = Arc::clone(&record.client_id);
-                self.actions.push(Action::End { client_id });
+                let name = record.name.clone();
+                self.actions.push(Action::End { name });
             }
             self.remember(now_ms, key);
         }

@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use sterna_broker::Testator;
+use sterna_broker::SessionName;
 
 /// The version that this node writes, and the only one that it reads.
 const VERSION: u8 = 1;
 
-/// The session of a record, in few bytes: the digest of the client identifier.
+/// The session of a record, in few bytes: the digest of its name.
 pub type Key = [u8; 16];
 
 /// A process: a node's name, and a number that is higher after each of its starts.
@@ -33,10 +33,8 @@ pub struct Record {
     pub is_kept: bool,
     /// A number by which its writer knows it again.
     pub serial: u64,
-    /// The client identifier.
-    pub client_id: Arc<str>,
-    /// The user that the session belongs to.
-    pub user: Option<Arc<str>>,
+    /// The session's name.
+    pub name: SessionName,
     /// The will, as the broker writes it.
     pub will: Option<Arc<[u8]>>,
     /// The epoch of the ownership, where the record was written again after NATS had lost it.
@@ -49,14 +47,6 @@ const IS_KEPT: u8 = 2;
 const HAS_SINCE: u8 = 4;
 
 impl Record {
-    /// The client of the will.
-    pub(super) fn testator(&self) -> Testator {
-        Testator {
-            client_id: Arc::clone(&self.client_id),
-            user: self.user.clone(),
-        }
-    }
-
     /// The bytes that NATS keeps.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -67,18 +57,13 @@ impl Record {
         put_bytes(&mut out, self.owner.node.as_bytes());
         put_number(&mut out, self.owner.incarnation);
         put_number(&mut out, self.serial);
-        put_bytes(&mut out, self.client_id.as_bytes());
-        for field in [
-            self.user.as_ref().map(|user| user.as_bytes()),
-            self.will.as_deref(),
-        ] {
-            match field {
-                Some(bytes) => {
-                    put_number(&mut out, bytes.len() as u64 + 1);
-                    out.extend_from_slice(bytes);
-                }
-                None => put_number(&mut out, 0),
+        put_bytes(&mut out, self.name.text().as_bytes());
+        match &self.will {
+            Some(will) => {
+                put_number(&mut out, will.len() as u64 + 1);
+                out.extend_from_slice(will);
             }
+            None => put_number(&mut out, 0),
         }
         if let Some(since) = self.since {
             put_number(&mut out, since);
@@ -98,11 +83,7 @@ impl Record {
         let node = Arc::from(fields.text()?);
         let incarnation = fields.number()?;
         let serial = fields.number()?;
-        let client_id = Arc::from(fields.text()?);
-        let user = match fields.optional()? {
-            Some(bytes) => Some(Arc::from(std::str::from_utf8(bytes).ok()?)),
-            None => None,
-        };
+        let name = SessionName::of_text(fields.text()?)?;
         let will = fields.optional()?.map(Arc::from);
         let since = if flags & HAS_SINCE == 0 {
             None
@@ -114,8 +95,7 @@ impl Record {
             is_over: flags & IS_OVER != 0,
             is_kept: flags & IS_KEPT != 0,
             serial,
-            client_id,
-            user,
+            name,
             will,
             since,
         })
@@ -200,17 +180,16 @@ impl<'a> Fields<'a> {
 mod tests {
     use super::*;
 
-    fn record(user: Option<&str>, will: Option<&[u8]>) -> Record {
+    fn record(name: SessionName, will: Option<&[u8]>) -> Record {
         Record {
             owner: Process {
                 node: "node-1".into(),
                 incarnation: 300,
             },
             is_over: will.is_none(),
-            is_kept: user.is_some(),
+            is_kept: name.user().is_some(),
             serial: 7,
-            client_id: "a/ü".into(),
-            user: user.map(Into::into),
+            name,
             will: will.map(Into::into),
             since: None,
         }
@@ -223,7 +202,7 @@ mod tests {
                 for since in [None, Some(0), Some(1_790_000_000_000_000)] {
                     let record = Record {
                         since,
-                        ..record(user, will)
+                        ..record(SessionName::new(user, "a/ü"), will)
                     };
                     assert_eq!(Record::decode(&record.encode()), Some(record));
                 }
@@ -233,7 +212,7 @@ mod tests {
 
     #[test]
     fn what_is_no_record_is_none() {
-        let bytes = record(Some("eve"), Some(&[1, 2, 3])).encode();
+        let bytes = record(SessionName::new(Some("eve"), "a"), Some(&[1, 2, 3])).encode();
         for end in 0..bytes.len() {
             assert_eq!(Record::decode(&bytes[..end]), None, "cut off at {end}");
         }
@@ -244,7 +223,7 @@ mod tests {
         other[0] = 2;
         assert_eq!(Record::decode(&other), None, "another version");
         let forged = |incarnation, since| {
-            let mut forged = record(None, None);
+            let mut forged = record(SessionName::new(None, "a"), None);
             forged.owner.incarnation = incarnation;
             forged.since = Some(since);
             Record::decode(&forged.encode())

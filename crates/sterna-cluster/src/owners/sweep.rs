@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use sterna_broker::{Testator, is_will_delayed};
+use sterna_broker::is_will_delayed;
 
 use super::work::{Op, Work};
 use super::{Action, Held, Key, Known, Owners, Process, Record};
@@ -127,15 +127,14 @@ impl<S: Copy> Owners<S> {
             return;
         }
         let (owner, until_ms) = (record.owner.clone(), *until_ms);
-        let (client_id, user) = (Arc::clone(&record.client_id), record.user.clone());
-        let will = record.will.take().map(|will| (will, user.clone()));
-        work.ops[0] = Op::Adopt { client_id, will };
+        let name = record.name.clone();
+        let will = record.will.take();
+        work.ops[0] = Op::Adopt { name, will };
         (work.serial, work.attempt) = (0, 0);
         self.held.insert(
             key,
             Held {
                 epoch: sequence,
-                user,
                 has_will: false,
                 is_kept: true,
                 is_kept_untold: false,
@@ -167,21 +166,18 @@ impl<S: Copy> Owners<S> {
     /// which does not stop a will without a delay [MQTT-3.1.3-9].
     pub(super) fn publish_swept_will(&mut self, key: Key) {
         let front = (self.work.get_mut(&key)).and_then(|work| work.ops.front_mut());
-        let (client_id, will) = match front {
+        let (name, will) = match front {
             Some(Op::Sweep { record, .. }) => {
-                let will = record.will.take().map(|will| (will, record.user.clone()));
-                (Arc::clone(&record.client_id), will)
+                let will = record.will.take();
+                (record.name.clone(), will)
             }
-            Some(Op::Adopt { client_id, will }) => (Arc::clone(client_id), will.take()),
+            Some(Op::Adopt { name, will }) => (name.clone(), will.take()),
             _ => return,
         };
-        if let Some((will, user)) = will.filter(|(will, _)| !is_will_delayed(will)) {
-            let testator = Some(Testator {
-                client_id: Arc::clone(&client_id),
-                user,
-            });
+        if let Some(will) = will.filter(|will| !is_will_delayed(will)) {
+            let testator = Some(name.clone());
             self.actions.push(Action::Publish {
-                client_id,
+                name,
                 will,
                 testator,
             });

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use sterna_broker::Testator;
+use sterna_broker::SessionName;
 
 use super::claims::{Claim, Unsure};
 use super::{Action, Key, Overtaken, Owners, Process, Record, Refusal, WriteError};
@@ -13,20 +13,17 @@ pub(super) const RETRY_MS: u64 = 200;
 /// The same after somebody else was quicker. It doubles with each time: NATS may be at a write that it does not finish.
 const CONFLICT_RETRY_MS: u64 = 5;
 
-/// The will of a session's last connection, and the user of that.
-type LastWill = (Arc<[u8]>, Option<Arc<str>>);
-
 #[derive(Debug)]
 pub(super) enum Op<S> {
     Claim(Box<Claim<S>>),
     /// The session's will is another now.
-    SetWill(Arc<str>, Option<Arc<[u8]>>),
+    SetWill(SessionName, Option<Arc<[u8]>>),
     /// The session's will is published; it has none after that.
-    PublishWill(Arc<str>, Arc<[u8]>),
+    PublishWill(SessionName, Arc<[u8]>),
     /// NATS has lost the session's record.
-    Renew(Arc<str>, Option<Arc<[u8]>>),
+    Renew(SessionName, Option<Arc<[u8]>>),
     /// The session has ended.
-    Release(Arc<str>),
+    Release(SessionName),
     /// The session of a node that is gone has ended, or is this node's from now on if it is kept.
     Sweep {
         sequence: u64,
@@ -36,14 +33,32 @@ pub(super) enum Op<S> {
     },
     /// A session that is away, and is this node's, comes to a shard of it.
     Adopt {
-        client_id: Arc<str>,
-        will: Option<LastWill>,
+        name: SessionName,
+        /// That of its last connection.
+        will: Option<Arc<[u8]>>,
     },
     /// A claim was written that nobody waited for any more.
     Tidy {
         sequence: u64,
-        client_id: Arc<str>,
+        name: SessionName,
     },
+}
+
+impl<S> Op<S> {
+    /// The session that it is of.
+    fn name(&self) -> SessionName {
+        match self {
+            Self::Claim(claim) => &claim.request.name,
+            Self::Sweep { record, .. } => &record.name,
+            Self::SetWill(name, _)
+            | Self::PublishWill(name, _)
+            | Self::Renew(name, _)
+            | Self::Release(name)
+            | Self::Adopt { name, .. }
+            | Self::Tidy { name, .. } => name,
+        }
+        .clone()
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,37 +153,31 @@ impl<S> Work<S> {
 
 impl<S: Copy> Owners<S> {
     /// A session of this node has another will, or none.
-    pub fn set_will(
-        &mut self,
-        now_ms: u64,
-        key: Key,
-        client_id: Arc<str>,
-        will: Option<Arc<[u8]>>,
-    ) {
+    pub fn set_will(&mut self, now_ms: u64, key: Key, name: SessionName, will: Option<Arc<[u8]>>) {
         if let Some(claim) = self.unwritten(key) {
             claim.request.will = will;
         } else {
-            self.enqueue(now_ms, key, Op::SetWill(client_id, will));
+            self.enqueue(now_ms, key, Op::SetWill(name, will));
         }
     }
 
     /// The will of a session of this node is to be published.
-    pub fn publish_will(&mut self, now_ms: u64, key: Key, client_id: Arc<str>, will: Arc<[u8]>) {
+    pub fn publish_will(&mut self, now_ms: u64, key: Key, name: SessionName, will: Arc<[u8]>) {
         if let Some(claim) = self.unwritten(key) {
             // Nobody else knows of it.
             claim.request.will = None;
             self.actions.push(Action::Publish {
-                client_id,
+                name,
                 will,
                 testator: None,
             });
         } else {
-            self.enqueue(now_ms, key, Op::PublishWill(client_id, will));
+            self.enqueue(now_ms, key, Op::PublishWill(name, will));
         }
     }
 
     /// A session of this node has ended.
-    pub fn release(&mut self, now_ms: u64, key: Key, client_id: Arc<str>) {
+    pub fn release(&mut self, now_ms: u64, key: Key, name: SessionName) {
         if self.unwritten(key).is_some() {
             if self.work.get(&key).is_some_and(|work| work.ops.len() == 1) {
                 return self.give_up(now_ms, key);
@@ -181,7 +190,7 @@ impl<S: Copy> Owners<S> {
         // It has ended, whichever node is to have it now.
         self.has_ended(now_ms, key);
         self.has_left(key);
-        self.enqueue(now_ms, key, Op::Release(client_id));
+        self.enqueue(now_ms, key, Op::Release(name));
     }
 
     pub(super) fn enqueue(&mut self, now_ms: u64, key: Key, op: Op<S>) {
@@ -236,16 +245,11 @@ impl<S: Copy> Owners<S> {
             ) => {
                 self.write(key, epoch);
             }
-            (Op::Adopt { client_id, will }, Some(_)) => {
-                let client_id = Arc::clone(client_id);
-                let will = will.as_ref().map(|(will, _)| Arc::clone(will));
-                let user = self.held.get(&key).and_then(|held| held.user.clone());
+            (Op::Adopt { name, will }, Some(_)) => {
+                let name = name.clone();
+                let will = will.clone();
                 work.stage = Stage::Adopting;
-                self.actions.push(Action::Adopt {
-                    key,
-                    testator: Testator { client_id, user },
-                    will,
-                });
+                self.actions.push(Action::Adopt { key, name, will });
             }
             // The process that took the session takes care of its will.
             (
@@ -281,7 +285,6 @@ impl<S: Copy> Owners<S> {
     pub(super) fn write(&mut self, key: Key, expected: u64) {
         let attempt = self.number();
         let held = self.held.get(&key);
-        let user = held.and_then(|held| held.user.clone());
         let is_kept = held.is_some_and(|held| held.is_kept);
         let since = held.filter(|_| self.forgotten.contains(&key));
         let since = since.map(|held| held.epoch);
@@ -291,13 +294,15 @@ impl<S: Copy> Owners<S> {
         if work.serial == 0 {
             work.serial = attempt;
         }
+        let Some(name) = work.ops.front().map(Op::name) else {
+            return;
+        };
         let mut record = Record {
             owner: self.own.clone(),
             is_over: false,
             is_kept,
             serial: work.serial,
-            client_id: Arc::from(""),
-            user,
+            name,
             will: None,
             since,
         };
@@ -306,27 +311,21 @@ impl<S: Copy> Owners<S> {
                 claim.may_be_written = true;
                 record.since = None;
                 record.serial = claim.serial;
-                record.client_id = Arc::clone(&claim.request.client_id);
-                record.user.clone_from(&claim.request.user);
                 record.will.clone_from(&claim.request.will);
                 record.is_kept = claim.request.outlives;
             }
-            Some(Op::SetWill(client_id, will) | Op::Renew(client_id, will)) => {
-                record.client_id = Arc::clone(client_id);
+            Some(Op::SetWill(_, will) | Op::Renew(_, will)) => {
                 record.will.clone_from(will);
             }
-            Some(Op::PublishWill(client_id, _)) => record.client_id = Arc::clone(client_id),
-            Some(Op::Release(client_id) | Op::Tidy { client_id, .. }) => {
+            Some(Op::Release(_) | Op::Tidy { .. }) => {
                 record.is_over = true;
                 record.is_kept = false;
-                record.client_id = Arc::clone(client_id);
             }
             Some(Op::Sweep { record: swept, .. }) => {
                 record.is_over = !swept.is_kept;
                 record.is_kept = swept.is_kept;
-                record.client_id = Arc::clone(&swept.client_id);
-                record.user.clone_from(&swept.user);
             }
+            Some(Op::PublishWill(..)) => {}
             Some(Op::Adopt { .. }) | None => return,
         }
         work.stage = Stage::Writing;
@@ -551,20 +550,20 @@ impl<S: Copy> Owners<S> {
             );
         }
         match work.ops.front_mut() {
-            Some(Op::PublishWill(client_id, will)) => {
-                let (client_id, will) = (Arc::clone(client_id), Arc::clone(will));
+            Some(Op::PublishWill(name, will)) => {
+                let (name, will) = (name.clone(), Arc::clone(will));
                 self.actions.push(Action::Publish {
-                    client_id,
+                    name,
                     will,
                     testator: None,
                 });
             }
             Some(Op::Sweep { record, .. }) => {
                 if let Some(will) = record.will.take() {
-                    let client_id = Arc::clone(&record.client_id);
-                    let testator = Some(record.testator());
+                    let name = record.name.clone();
+                    let testator = Some(name.clone());
                     self.actions.push(Action::Publish {
-                        client_id,
+                        name,
                         will,
                         testator,
                     });

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sterna_broker::SessionName;
 use sterna_http::{Content, ExchangeId, Head, Request, Responses};
 
 use super::answers::{give, give_page, give_value, missing, no_retained};
@@ -51,7 +52,7 @@ pub(super) struct Paging {
 enum List {
     Clients(Whose),
     Ranked(Whose, RankBy, Option<Rank>),
-    Sessions,
+    Sessions(Whose),
     /// Subscriptions of all sessions: those that get messages of a topic, those of a filter.
     Subscriptions(Option<Box<str>>, Option<Box<str>>),
 }
@@ -265,16 +266,13 @@ impl Desk<'_, '_> {
             }
             Operation::Node => self.ask_all(id, Purpose::Node, &Ask::Figures),
             Operation::Clients => {
-                let whose = Whose {
-                    name: call.parameter("name").map(Into::into),
-                    user: call.parameter("user").map(Into::into),
-                };
+                let whose = whose(call);
                 match call.parameter("sort") {
                     None => self.list(id, call, limit()?, List::Clients(whose)),
                     Some(order) => self.rank(id, call, limit()?, whose, order),
                 }
             }
-            Operation::Sessions => self.list(id, call, limit()?, List::Sessions),
+            Operation::Sessions => self.list(id, call, limit()?, List::Sessions(whose(call))),
             Operation::Client => {
                 let (shard, client) = self.client(&call.argument)?;
                 let purpose = Purpose::One(sent.condition, Kind::NoClient);
@@ -286,16 +284,18 @@ impl Desk<'_, '_> {
                 self.ask_one(id, purpose, shard, Query::Disconnect(client))
             }
             Operation::Session => {
-                let shard = self.shard_of_session(&call.argument)?;
+                let session = session_of(call);
+                let shard = self.shard_of_session(&session)?;
                 let purpose = Purpose::One(sent.condition, Kind::SessionBusy);
-                let query = Query::Session(call.argument.as_str().into());
+                let query = Query::Session(session);
                 self.ask_one(id, purpose, shard, query)
             }
-            Operation::EndSession => self.end_session(out, id, &call.argument, change),
+            Operation::EndSession => self.end_session(out, id, session_of(call), change),
             Operation::Subscriptions => {
-                let shard = self.shard_of_session(&call.argument)?;
+                let session = session_of(call);
+                let shard = self.shard_of_session(&session)?;
                 let query = Query::Subscriptions {
-                    client_id: call.argument.as_str().into(),
+                    session,
                     after: call.parameter("after").map(Into::into),
                     limit: limit()?,
                 };
@@ -476,7 +476,7 @@ impl Desk<'_, '_> {
             .ok_or_else(|| missing(Kind::NoClient))
     }
 
-    pub(super) fn shard_of_session(&self, name: &str) -> Result<usize, Trouble> {
+    pub(super) fn shard_of_session(&self, name: &SessionName) -> Result<usize, Trouble> {
         let shard = self.cx.broker.directory().shard_of(name);
         shard
             .map(|shard| usize::from(shard.0))
@@ -696,6 +696,19 @@ impl Desk<'_, '_> {
     }
 }
 
+/// The choice of a list.
+fn whose(call: &Call) -> Whose {
+    Whose {
+        name: call.parameter("name").map(Into::into),
+        user: call.parameter("user").map(Into::into),
+    }
+}
+
+/// The session that a request is about.
+fn session_of(call: &Call) -> SessionName {
+    SessionName::new(call.parameter("user"), &call.argument)
+}
+
 impl Paging {
     /// The question to the shard, from a place on.
     pub(super) fn query(&self, from: usize) -> Query {
@@ -721,7 +734,10 @@ impl Paging {
                 order: *order,
                 after: after.clone(),
             },
-            List::Sessions => Query::Sessions { window },
+            List::Sessions(whose) => Query::Sessions {
+                window,
+                whose: whose.clone(),
+            },
         }
     }
 }

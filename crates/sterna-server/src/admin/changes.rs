@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sterna_broker::{Message, MessageHeader, Publication, Qos, Retention};
+use sterna_broker::{Message, MessageHeader, Publication, Qos, Retention, SessionName};
 use sterna_http::{ExchangeId, Responses};
 use sterna_mqtt::{Property, PropertyBuf, topic};
 
@@ -19,7 +19,6 @@ use super::desk::{Desk, Purpose};
 use super::floor::end_session_here;
 use super::role::Role;
 use super::routes::Operation;
-use crate::amqp::anchor_of;
 use crate::audit::{self, Outcome};
 use crate::authorization::{MessageKind, Subject};
 use crate::control::{Obeyed, Order, OrderLetter};
@@ -29,8 +28,8 @@ use crate::identity::Identity;
 use crate::mail::admin::{Answer, Body, Query};
 use crate::mail::{AdminLetter, Mail};
 use crate::metrics::Meters;
-use crate::session::QUEUE_PREFIX;
 use crate::session::amqp::topic_of_queue;
+use crate::session::{QUEUE_PREFIX, anchor_of};
 
 /// A change that an operator makes, for the audit log.
 #[derive(Clone, Debug)]
@@ -78,6 +77,9 @@ pub(super) fn target_of(call: &Call, content: &[u8]) -> String {
             format!("{} to {to}", call.argument)
         }
         Operation::Ban => target_of_ban(content),
+        Operation::EndSession if let Some(user) = call.parameter("user") => {
+            format!("{} of {user}", call.argument)
+        }
         _ => call.argument.clone(),
     }
 }
@@ -176,25 +178,25 @@ impl Desk<'_, '_> {
         &mut self,
         out: &mut dyn Responses,
         id: ExchangeId,
-        name: &str,
+        session: SessionName,
         change: &Change,
     ) -> Result<(), Trouble> {
-        if name.starts_with(QUEUE_PREFIX) {
+        if session.id().starts_with(QUEUE_PREFIX) {
             let detail = "this session keeps a queue, which it would take with it";
             return Err(Trouble::new(Kind::Conflict, detail));
         }
-        let shard = self.shard_of_session(name)?;
+        let shard = self.shard_of_session(&session)?;
         // An answer to a node has no promise of a listener to wait for.
         if shard != self.cx.shard || self.is_of_node() {
             let purpose = Purpose::Change(change.clone(), Kind::SessionBusy);
             let query = Query::EndSession {
-                client_id: name.into(),
+                session,
                 append: None,
             };
             return self.ask_one(id, purpose, shard, query);
         }
         let now_ms = self.cx.now_ms;
-        let Some(append) = end_session_here(self.cx, now_ms, name) else {
+        let Some(append) = end_session_here(self.cx, now_ms, &session) else {
             return Err(missing(Kind::SessionBusy));
         };
         self.log_change(change, Outcome::Done);

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 use sterna_broker::{
-    ConsumerId, EndCause, EvictReason, Message, QueueChange, SessionInfo, SubscriptionInfo, Wish,
+    ConsumerId, EndCause, EvictReason, Message, QueueChange, SessionInfo, SessionName,
+    SubscriptionInfo, Wish,
 };
 use sterna_net::{ConnectionId, Network};
 
@@ -53,8 +54,12 @@ pub(super) fn client_of(name: &str) -> Option<(usize, ConnectionId)> {
 }
 
 /// Ends a session of this shard; the append that keeps that, 0 for none. `None` where the session is not here.
-pub(super) fn end_session_here(cx: &mut Context<'_>, now_ms: u64, client_id: &str) -> Option<u64> {
-    let (is_here, append) = cx.appended(|cx| cx.broker.end_session_here(now_ms, client_id));
+pub(super) fn end_session_here(
+    cx: &mut Context<'_>,
+    now_ms: u64,
+    name: &SessionName,
+) -> Option<u64> {
+    let (is_here, append) = cx.appended(|cx| cx.broker.end_session_here(now_ms, name));
     is_here.then_some(append)
 }
 
@@ -163,20 +168,23 @@ impl Floor<'_, '_> {
                 }
                 Found::One(json!({ "sessions": ended }))
             }
-            Query::Sessions { window } => {
+            Query::Sessions { window, whose } => {
                 let broker = &*self.cx.broker;
                 let (sessions, next) =
                     broker.sessions_within(window.from, window.limit, window.scan);
-                let sessions = sessions.iter().map(|session| self.session(session));
+                let sessions = sessions.iter();
+                let sessions = sessions
+                    .filter(|one| whose.is(Some(one.name.id()), one.name.user()))
+                    .map(|session| self.session(session));
                 Found::Page(sessions.collect(), next.map(|next| next as u64))
             }
-            Query::Session(client_id) => match self.cx.broker.session_named(&client_id) {
+            Query::Session(name) => match self.cx.broker.session_named(&name) {
                 Some((session, _)) => Found::One(self.session(&session)),
                 None => Found::Nothing,
             },
-            Query::EndSession { client_id, append } => {
-                let append = append.or_else(|| end_session_here(self.cx, now_ms, &client_id));
-                return self.kept(append, |append| Query::EndSession { client_id, append });
+            Query::EndSession { session, append } => {
+                let append = append.or_else(|| end_session_here(self.cx, now_ms, &session));
+                return self.kept(append, |append| Query::EndSession { session, append });
             }
             Query::RemoveQueue { name, append } => {
                 let append = append.or_else(|| self.amqp.remove_queue(self.cx, &name));
@@ -196,12 +204,12 @@ impl Floor<'_, '_> {
                 },
             ),
             Query::Subscriptions {
-                client_id,
+                session,
                 after,
                 limit,
             } => {
                 let broker = &*self.cx.broker;
-                let page = broker.subscriptions_named(&client_id, after.as_deref(), limit);
+                let page = broker.subscriptions_named(&session, after.as_deref(), limit);
                 let Some((page, has_more)) = page else {
                     return Ok(Found::Nothing);
                 };
@@ -278,8 +286,8 @@ impl Floor<'_, '_> {
         let page = broker.subscriptions_within(from, window.limit, window.scan, wish);
         let items = page.found.iter().map(|(session, subscription)| {
             let mut value = subscription_value(subscription);
-            value["session"] = (**session).into();
-            value["user"] = broker.user_of(session).as_deref().into();
+            value["session"] = session.id().into();
+            value["user"] = session.user().into();
             value
         });
         let next = page.next;
@@ -323,9 +331,9 @@ impl Floor<'_, '_> {
             .consumer
             .and_then(|consumer| self.connection_of(consumer));
         let mut value = json!({
-            "name": &*session.client_id,
-            "user": self.cx.broker.user_of(&session.client_id).as_deref(),
-            "protocol": protocol_of(&session.client_id),
+            "name": session.name.id(),
+            "user": session.name.user(),
+            "protocol": protocol_of(session.name.id()),
             "connected": session.consumer.is_some(),
             "client": connection.map(|id| client_name(self.node, self.cx.shard, id)),
             "shard": session.shard.0,

@@ -123,6 +123,21 @@ pub(super) const DRY_RUN: Parameter = Parameter {
     about: "`yes`: nothing is put in force; the answer says what would be",
     is_number: false,
 };
+pub(super) const SESSION_NAME: Parameter = Parameter {
+    name: "name",
+    about: "Only sessions of this name, whichever user has them",
+    is_number: false,
+};
+pub(super) const SESSION_USER: Parameter = Parameter {
+    name: "user",
+    about: "Only sessions of this user",
+    is_number: false,
+};
+pub(super) const USER_OF_SESSION: Parameter = Parameter {
+    name: "user",
+    about: "The user whose session it is; without it, that of clients without a user name",
+    is_number: false,
+};
 pub(super) const OWNER: Parameter = Parameter {
     name: "user",
     about: "The user whose sessions these are; required",

@@ -4,8 +4,8 @@
 use super::parameters::{
     ACTION, AFTER, CHANGES, CLIENT, DRY_RUN, EVENTS, EXACT_FILTER, FILTER, LIMIT, LOCAL,
     MESSAGE_EARLY_DATA, MESSAGE_QOS, MESSAGE_RETAIN, NAME, NODE, OWNER, PAYLOADS, Parameter,
-    READ_TOPIC, SORT, SUBJECT_ADDRESS, SUBJECT_CLIENT, SUBJECT_GROUPS, SUBJECT_LISTENER,
-    SUBJECT_TOPIC, SUBJECT_TRANSPORT, SUBJECT_USER, TOPIC, USER,
+    READ_TOPIC, SESSION_NAME, SESSION_USER, SORT, SUBJECT_ADDRESS, SUBJECT_CLIENT, SUBJECT_GROUPS,
+    SUBJECT_LISTENER, SUBJECT_TOPIC, SUBJECT_TRANSPORT, SUBJECT_USER, TOPIC, USER, USER_OF_SESSION,
 };
 use super::role::Role;
 use crate::http::ProblemKind as Kind;
@@ -204,7 +204,7 @@ pub(super) const ROUTES: &[Route] = &[
     },
     Route {
         reach: Reach::Listed,
-        parameters: &[LIMIT, AFTER],
+        parameters: &[LIMIT, AFTER, SESSION_NAME, SESSION_USER],
         ..read(
             "/sessions",
             Operation::Sessions,
@@ -228,19 +228,21 @@ pub(super) const ROUTES: &[Route] = &[
     },
     Route {
         reach: Reach::Owner,
+        parameters: &[USER_OF_SESSION],
         problems: &[Kind::NoSession, Kind::SessionBusy],
         ..read(
             "/sessions/{session}",
             Operation::Session,
             "session",
             "Session",
-            "One session, by its name",
+            "One session, by its name and its user",
         )
     },
     Route {
         reach: Reach::Owner,
         method: "DELETE",
         role: Some(Role::Operator),
+        parameters: &[USER_OF_SESSION],
         success: (204, None),
         problems: &[Kind::NoSession, Kind::Conflict],
         ..read(
@@ -253,7 +255,7 @@ pub(super) const ROUTES: &[Route] = &[
     },
     Route {
         reach: Reach::Owner,
-        parameters: &[LIMIT, AFTER],
+        parameters: &[USER_OF_SESSION, LIMIT, AFTER],
         problems: &[Kind::NoSession, Kind::SessionBusy],
         ..read(
             "/sessions/{session}/subscriptions",

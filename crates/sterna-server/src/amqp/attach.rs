@@ -14,7 +14,7 @@ use sterna_amqp::types::{Composite, Encoded, Multiple};
 use sterna_amqp::{Condition, DecodeError};
 use sterna_broker::{
     Close, EndCause, OpenError, OpenSession, Opened, Origin, Qos, RetainHandling, SessionKey,
-    SubscribeError, SubscribeOptions,
+    SessionName, SubscribeError, SubscribeOptions,
 };
 
 use sterna_net::ConnectionId;
@@ -220,8 +220,8 @@ impl Door {
         let mut suspended = client.suspended.iter();
         let at = suspended.position(|(_, kept)| *kept.name == *name)?;
         let (_, kept) = client.suspended.remove(at);
-        let is_named_so = (cx.broker.client_id(kept.session))
-            .is_none_or(|client_id| **client_id == *wanted.client_id);
+        let known = cx.broker.name(kept.session);
+        let is_named_so = known.is_none_or(|known| *known == wanted.session);
         if wanted.terminus.is_none() || is_named_so {
             return Some(kept);
         }
@@ -533,24 +533,29 @@ pub(super) fn ended_after(expiry_s: u32) -> Close {
     }
 }
 
-/// The name by which a source is found again: of its user, container and link. [`AMQP_PREFIX`] keeps it
-/// apart from MQTT's clients.
-pub(super) fn durable_name(client: &Client, link: &str) -> String {
-    let user = client.user().unwrap_or_default();
-    format!(
-        "{AMQP_PREFIX}{}/{}/{}",
-        share_name(user),
-        share_name(&client.container),
-        share_name(link)
+/// The sessions of a user's links by their names. [`AMQP_PREFIX`] keeps them apart from MQTT's clients.
+fn session_of_link(client: &Client, link: &str, what: &str) -> SessionName {
+    let (container, link) = (share_name(&client.container), share_name(link));
+    SessionName::new(
+        client.user(),
+        &format!("{AMQP_PREFIX}{container}/{link}{what}"),
     )
+}
+
+/// The name by which a source is found again: of its user, container and link.
+pub(super) fn durable_name(client: &Client, link: &str) -> SessionName {
+    session_of_link(client, link, "")
+}
+
+/// The name of a source that ends with its connection: another one than a source of the same link that does not.
+pub(super) fn passing_name(client: &Client, link: &str) -> SessionName {
+    session_of_link(client, link, "/~")
 }
 
 impl Client {
     /// The name of the session that a sending link is in a cluster. No source's ends like it.
-    pub(super) fn sender_name(&self, link: &str) -> String {
-        let mut name = durable_name(self, link);
-        name.push_str("/>");
-        name
+    pub(super) fn sender_name(&self, link: &str) -> SessionName {
+        session_of_link(self, link, "/>")
     }
 }
 
@@ -574,8 +579,7 @@ fn open_session(
     let opened = cx.open(
         connection,
         OpenSession {
-            client_id: &wanted.client_id,
-            user: wanted.user.as_deref(),
+            name: wanted.session.clone(),
             clean_start,
             expiry_s: wanted.expiry.session_expiry_s(),
             consumer: consumer_id(consumer),
@@ -589,7 +593,6 @@ fn open_session(
     );
     opened.map_err(|error| match error {
         OpenError::TakenOver => stolen(),
-        OpenError::OtherUser => refused(other_user()),
         OpenError::ClusterAway => refused(cluster_away()),
         OpenError::StoreFull => refused(store_full()),
         _ => refusal(Condition::RESOURCE_LIMIT_EXCEEDED, "too many sessions"),
@@ -598,14 +601,6 @@ fn open_session(
 
 pub(super) fn refused((condition, detail): (Condition, &str)) -> Refusal {
     refusal(condition, detail)
-}
-
-/// The source belongs to another user.
-pub(super) const fn other_user() -> (Condition, &'static str) {
-    (
-        Condition::UNAUTHORIZED_ACCESS,
-        "the source belongs to another user",
-    )
 }
 
 /// It is not known whether another node has the source.

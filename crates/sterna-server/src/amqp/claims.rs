@@ -7,7 +7,7 @@ use sterna_broker::{
     Opened, SessionKey,
 };
 
-use super::attach::{Refusal, cluster_away, ended_after, other_user, refusal, refused, stolen};
+use super::attach::{Refusal, cluster_away, ended_after, refusal, refused, stolen};
 use super::client::Client;
 use super::exact::Forgotten;
 use super::target::AttachingTarget;
@@ -78,8 +78,7 @@ impl Door {
         let opened = cx.open(
             client.id,
             OpenSession {
-                client_id: &client.sender_name(&name),
-                user: client.user(),
+                name: client.sender_name(&name),
                 clean_start: false,
                 expiry_s,
                 consumer: consumer_id(number),
@@ -185,7 +184,6 @@ impl Door {
 fn not_opened(error: OpenError) -> Refusal {
     match error {
         OpenError::TakenOver => stolen(),
-        OpenError::OtherUser => refused(other_user()),
         OpenError::ClusterAway => refused(cluster_away()),
         OpenError::StoreFull => refused(super::end::store_full()),
         _ => refusal(

@@ -13,7 +13,7 @@ use sterna_amqp::sasl::SaslFrame;
 
 use super::Door;
 use super::address::{End, Node};
-use super::attach::{durable_name, kind_of, topic_of_address};
+use super::attach::{durable_name, kind_of, passing_name, topic_of_address};
 use super::client::{Client, Target};
 use super::security::claim_of;
 use crate::authorization::MessageKind;
@@ -60,11 +60,12 @@ impl Door {
             }
             Role::Receiver => {
                 let source = attach.source.as_ref();
-                let mut name = durable_name(client, attach.name);
-                let is_away = cx.broker.takes_nothing(&name, true, 0);
-                name.push_str("/~");
-                is_away
-                    && cx.broker.takes_nothing(&name, true, 0)
+                let mut names = [
+                    durable_name(client, attach.name),
+                    passing_name(client, attach.name),
+                ]
+                .into_iter();
+                names.all(|name| cx.broker.takes_nothing(&name, true, 0))
                     && source.is_some_and(|source| is_for_itself(cx, source))
             }
         }

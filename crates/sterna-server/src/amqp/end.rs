@@ -8,7 +8,7 @@ use sterna_amqp::{Condition, Lane};
 use sterna_broker::{Close, ConsumerId, EndCause, EvictReason, NEVER_EXPIRES_S, SessionKey};
 use sterna_net::{ConnectionId, StreamEnd, StreamId};
 
-use super::attach::{cluster_away, ended_after, other_user};
+use super::attach::{cluster_away, ended_after};
 use super::client::{Client, Lingering, SourceLink, State, Target};
 use super::exact::ExactLink;
 use super::target::forget;
@@ -260,7 +260,6 @@ impl Door {
                 Condition::RESOURCE_LIMIT_EXCEEDED,
                 "the cluster does not keep so much of one link",
             ),
-            EvictReason::OtherUser => other_user(),
         };
         self.with_client(cx, connection, |door, cx, client| {
             client

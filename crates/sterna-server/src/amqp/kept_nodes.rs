@@ -6,15 +6,14 @@
 
 use sterna_amqp::messaging::LifetimePolicy;
 use sterna_broker::{
-    Close, NEVER_EXPIRES_S, OpenSession, Opened, Qos, SessionKey, SubscribeOptions,
+    Close, NEVER_EXPIRES_S, OpenSession, Opened, Qos, SessionKey, SessionName, SubscribeOptions,
 };
 
 use super::nodes::POLICIES;
-use super::queues::anchor_of;
 use super::{Door, KEEPER, consumer_id};
 use crate::context::Context;
-use crate::session::QUEUE_PREFIX;
 use crate::session::amqp::{DYNAMIC, QUEUE_LEVEL, is_dynamic, topic_of_queue};
+use crate::session::{QUEUE_PREFIX, anchor_of};
 
 /// Follows a queue's anchor in the client identifier of its keeper.
 const KEPT: &str = "/kept";
@@ -33,13 +32,16 @@ fn policy_of(topic: &str) -> Option<LifetimePolicy> {
     POLICIES.get(digit as usize >> 2).copied()
 }
 
-fn keeper_of(name: &str) -> String {
-    anchor_of(name) + KEPT
+fn keeper_of(name: &str) -> SessionName {
+    anchor_of(&format!("{name}{KEPT}"))
 }
 
 /// The queue that a session is the keeper of.
-fn kept_by(client_id: &str) -> Option<&str> {
-    let name = client_id.strip_prefix(QUEUE_PREFIX)?.strip_suffix(KEPT)?;
+fn kept_by(session: &SessionName) -> Option<&str> {
+    let name = session
+        .id()
+        .strip_prefix(QUEUE_PREFIX)?
+        .strip_suffix(KEPT)?;
     is_dynamic(name).then_some(name)
 }
 
@@ -50,8 +52,7 @@ impl Door {
         let opened = cx.broker.open(
             now_ms,
             OpenSession {
-                client_id: &keeper_of(name),
-                user: None,
+                name: keeper_of(name),
                 clean_start: false,
                 expiry_s: NEVER_EXPIRES_S,
                 consumer: consumer_id(KEEPER),
@@ -73,8 +74,8 @@ impl Door {
     /// The cluster has a keeper, which is away from now on.
     pub(super) fn keeper_opened(&self, cx: &mut Context<'_>, session: SessionKey) {
         let now_ms = cx.now_ms;
-        let client_id = cx.broker.client_id(session).cloned();
-        let name = client_id.as_deref().and_then(kept_by);
+        let own = cx.broker.name(session).cloned();
+        let name = own.as_ref().and_then(kept_by);
         // The node may have ended.
         let name = name.filter(|name| self.service.registry.has_node(&topic_of_queue(name)));
         let filter = name.and_then(|name| self.service.registry.shared_subscription(name));
@@ -92,8 +93,8 @@ impl Door {
     }
 
     /// A session of another process goes on here: if it is a keeper, its node does, too.
-    pub(crate) fn session_adopted(&self, cx: &mut Context<'_>, client_id: &str) {
-        if let Some(name) = kept_by(client_id)
+    pub(crate) fn session_adopted(&self, cx: &mut Context<'_>, session: &SessionName) {
+        if let Some(name) = kept_by(session)
             && let topic = topic_of_queue(name)
             && let Some(policy) = policy_of(&topic)
         {

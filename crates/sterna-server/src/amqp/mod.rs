@@ -63,7 +63,6 @@ use acknowledge::Acknowledgement;
 use client::{Client, Links, State};
 use farewell::Farewell;
 
-pub(crate) use queues::anchor_of;
 pub use registry::Registry;
 
 /// Application error codes of streams and connections (`docs/amqp-over-quic.md`, section 11).

@@ -31,12 +31,12 @@ use super::attach::{Refusal, refusal};
 use super::client::Client;
 use super::kept_nodes::policy_bits;
 use super::owners::owner_record;
-use super::queues::anchor_of;
 use super::registry::{LinkKey, Registry, lock};
 use crate::context::Context;
 use crate::mail::Mail;
 use crate::mail::amqp::{AmqpLetter, Body};
 use crate::session::amqp::{DYNAMIC, QUEUE_LEVEL, is_dynamic, topic_of_queue};
+use crate::session::anchor_of;
 
 /// First byte of the key of the record of a node that outlives the process.
 const RECORD: u8 = b'd';

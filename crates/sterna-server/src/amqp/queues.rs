@@ -17,7 +17,7 @@ use crate::config::{Amqp, QUEUE_LEVEL};
 use crate::context::Context;
 use crate::memory::Stage;
 use crate::session::amqp::{is_dynamic, topic_of_queue};
-use crate::session::{QUEUE_PREFIX, SessionState};
+use crate::session::{QUEUE_PREFIX, SessionState, anchor_of};
 
 /// Sessions that are looked at in one call.
 const SESSIONS_AT_ONCE: usize = 4_096;
@@ -128,7 +128,7 @@ impl Door {
             shards: broker.directory().shards(),
         };
         let mut names = self.service.registry.names();
-        names.retain(|name| share.holds(&anchor_of(name)));
+        names.retain(|name| share.holds(anchor_of(name).text()));
         for name in anchored(broker) {
             let known = broker.session_named(&anchor_of(&name));
             let filters = known.map(|(_, filters)| filters).unwrap_or_default();
@@ -244,17 +244,12 @@ enum Anchor {
     Held,
 }
 
-/// The client identifier of a queue's anchor.
-pub(crate) fn anchor_of(name: &str) -> String {
-    format!("{QUEUE_PREFIX}{name}")
-}
-
 /// Names of the queues whose anchors a shard has.
 fn anchored(broker: &Broker<SessionState>) -> Vec<Box<str>> {
     let (mut names, mut next) = (Vec::new(), Some(0));
     while let Some(cursor) = next {
         let (sessions, rest) = broker.sessions(cursor, SESSIONS_AT_ONCE);
-        let anchors = sessions.iter().map(|session| &*session.client_id);
+        let anchors = sessions.iter().map(|session| session.name.id());
         names.extend(anchors.filter_map(|id| Some(id.strip_prefix(QUEUE_PREFIX)?.into())));
         next = rest;
     }
@@ -272,8 +267,7 @@ fn make_anchor(
     let opened = broker.open(
         now_ms,
         OpenSession {
-            client_id: &anchor_of(&rules.name),
-            user: None,
+            name: anchor_of(&rules.name),
             clean_start: false,
             expiry_s: if is_held { 0 } else { NEVER_EXPIRES_S },
             consumer: consumer_id(if is_held { HELD_ANCHOR } else { ANCHOR }),

@@ -9,12 +9,13 @@ use sterna_amqp::messaging::{
 };
 use sterna_amqp::performatives::{Attach, ReceiverSettleMode, SenderSettleMode};
 use sterna_amqp::types::{Composite as _, Encoded, Multiple, Value};
+use sterna_broker::SessionName;
 use sterna_mqtt::topic::is_shared;
 
 use super::Door;
 use super::address::{End, Kind, Node, share_name};
 use super::attach::{
-    Refusal, durable_name, encoded, kind_of, refusal, refused_address, refused_field,
+    Refusal, durable_name, encoded, kind_of, passing_name, refusal, refused_address, refused_field,
 };
 use super::client::{Client, Expiry};
 use super::nodes::{NodeLink, dynamic_topic_of, properties_of};
@@ -42,9 +43,8 @@ pub(crate) struct Wanted {
     pub(super) selection: Option<Arc<Selection>>,
     /// Whether a look at a queue is all that it wants.
     pub(super) browses: bool,
-    pub(super) client_id: String,
-    /// The user that the source belongs to.
-    pub(super) user: Option<Box<str>>,
+    /// The name of its session.
+    pub(super) session: SessionName,
     pub(super) expiry: Expiry,
     /// Deliveries that the client has not settled; `None` where it tells nothing of them.
     pub(super) told: Option<Vec<Told>>,
@@ -93,8 +93,7 @@ impl Door {
                 .and_then(encoded),
             selection: None,
             browses: false,
-            client_id: durable_name(client, attach.name),
-            user: client.user().map(Into::into),
+            session: durable_name(client, attach.name),
             expiry: Expiry {
                 policy: TerminusExpiryPolicy::Never,
                 timeout_s: 0,
@@ -156,8 +155,7 @@ impl Door {
             },
         };
         if !wanted.expiry.outlives_connection() {
-            // Another one than a source of the same name that outlives its connection.
-            wanted.client_id.push_str("/~");
+            wanted.session = passing_name(client, attach.name);
         }
         let topics = node.topic().unwrap_or_default();
         let topics = match sterna_mqtt::topic::Filter::parse(&topics) {

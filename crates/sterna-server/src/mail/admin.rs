@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::Value;
+use sterna_broker::SessionName;
 use sterna_cluster::{Answerer, NodeAnswer};
 use sterna_net::ConnectionId;
 
@@ -165,12 +166,12 @@ pub(crate) enum Query {
     /// To end a connection.
     Disconnect(ConnectionId),
     /// Sessions, from a place on.
-    Sessions { window: Window },
+    Sessions { window: Window, whose: Whose },
     /// A session.
-    Session(Box<str>),
+    Session(SessionName),
     /// To end a session. `append` is the one that keeps it, once it has ended; 0 for none.
     EndSession {
-        client_id: Box<str>,
+        session: SessionName,
         append: Option<u64>,
     },
     /// To end the sessions of a user, from a place on, where so many have ended.
@@ -194,7 +195,7 @@ pub(crate) enum Query {
     },
     /// Subscriptions of a session, behind a filter.
     Subscriptions {
-        client_id: Box<str>,
+        session: SessionName,
         after: Option<Box<str>>,
         limit: usize,
     },
@@ -218,7 +219,7 @@ pub(crate) enum Query {
     },
 }
 
-/// The choice of connections: those of one name, of one user, or both.
+/// The choice of connections or sessions: those of one name, of one user, or both.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Whose {
     pub(crate) name: Option<Box<str>>,

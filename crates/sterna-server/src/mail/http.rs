@@ -1,6 +1,7 @@
 //! Questions about HTTP sessions of other shards, and the answers.
 
 use serde::{Deserialize, Serialize};
+use sterna_broker::SessionName;
 use sterna_cluster::Answerer;
 use sterna_net::ConnectionId;
 
@@ -13,10 +14,14 @@ pub(crate) const MAXIMUM_HOPS: u8 = 8;
 
 impl HttpLetter {
     /// A question of another node about a session; `None` where it is not understood.
-    pub(crate) fn of_node(client_id: &str, question: &[u8], answer: Answerer) -> Option<Self> {
+    pub(crate) fn of_node(
+        session: &SessionName,
+        question: &[u8],
+        answer: Answerer,
+    ) -> Option<Self> {
         let work = serde_json::from_slice(question).ok()?;
         Some(Self(Body::OfNode {
-            client_id: client_id.into(),
+            session: session.clone(),
             work,
             answer,
             hops: MAXIMUM_HOPS,
@@ -27,7 +32,7 @@ impl HttpLetter {
 #[derive(Debug)]
 pub(crate) enum Body {
     Question {
-        client_id: Box<str>,
+        session: SessionName,
         work: Work,
         from: From,
         /// Shards that it may still be passed on to.
@@ -39,7 +44,7 @@ pub(crate) enum Body {
     },
     /// The same question, of another node's client.
     OfNode {
-        client_id: Box<str>,
+        session: SessionName,
         work: Work,
         answer: Answerer,
         /// See [`Body::Question`].

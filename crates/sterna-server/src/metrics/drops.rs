@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use sterna_broker::{EndCause, HoldBack, Loss, LossReason, LossWatcher, PublishRefusal};
+use sterna_broker::{
+    EndCause, HoldBack, Loss, LossReason, LossWatcher, PublishRefusal, SessionName,
+};
 use sterna_net::Count;
 
 use super::meters::Meters;
 use crate::config::Protocol;
-use crate::session::{AMQP_PREFIX, HTTP_PREFIX, QUEUE_PREFIX};
+use crate::session::{AMQP_PREFIX, HTTP_PREFIX, QUEUE_PREFIX, reader_parts};
 
 /// The reason of a dropped message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,6 +116,7 @@ const fn party_name(party: usize) -> &'static str {
 
 /// The party that a reader of the broker is.
 fn party_of(reader: &str) -> usize {
+    let reader = reader_parts(reader).0;
     let begins = |prefix: &&str| reader.starts_with(*prefix);
     if reader.starts_with(sterna_mqtt::topic::SHARE_PREFIX) {
         SHARED
@@ -202,22 +205,26 @@ impl LossWatcher for Watcher {
     fn lost(&self, loss: Loss<'_>) {
         let reason = DropReason::of_loss(loss.reason);
         self.0.drops.numbers[party_of(loss.reader)][reason as usize].add(loss.messages);
-        log_drops(loss.reader, loss.topic, reason, loss.messages);
+        let (reader, user) = reader_parts(loss.reader);
+        log_drops((reader, user), loss.topic, reason, loss.messages);
         let reader = (loss.reader, loss.origin);
         let watch = &self.0.watch;
         watch.dropped(reader, loss.topic, reason.name(), loss.messages);
     }
 
     fn holds(&self, reader: &str) {
+        let (client, user) = reader_parts(reader);
         tracing::info!(
-            client = reader,
+            client,
+            user,
             "the reader's queue is half full: its publishers are read as fast as it takes"
         );
     }
 
-    fn let_go(&self, session: &str) {
+    fn let_go(&self, session: &SessionName) {
         tracing::warn!(
-            session,
+            session = session.id(),
+            user = session.user(),
             "the store has little room left, and this session holds most of its log: its client is disconnected, and the \
              limits of its queue hold until it has read all"
         );
@@ -237,18 +244,21 @@ impl LossWatcher for Watcher {
         );
     }
 
-    fn ended(&self, session: &str, cause: EndCause) {
+    fn ended(&self, session: &SessionName, cause: EndCause) {
+        let (session, user) = (session.id(), session.user());
         // The broker itself attends queues for a moment when it makes them, and roots in a cluster.
         if session.starts_with(QUEUE_PREFIX) || session.starts_with('\0') {
             return;
         }
         self.0.ends[cause.number()].add(1);
-        tracing::debug!(session, cause = cause.name(), "the consumer has left");
+        tracing::debug!(session, user, cause = cause.name(), "the consumer has left");
     }
 
     fn slow(&self, reader: &str) {
+        let (client, user) = reader_parts(reader);
         tracing::warn!(
-            client = reader,
+            client,
+            user,
             "the reader takes too little: it holds no publishers any more, and its queue drops what it has no places for"
         );
     }
@@ -257,13 +267,14 @@ impl LossWatcher for Watcher {
 /// A line about a message that its reader does not get. The target is a name of its own, so that
 /// `log.level` can ask for these lines alone. There may be as many lines as messages.
 pub(super) fn log_drop(client: &str, topic: &str, reason: DropReason) {
-    log_drops(client, topic, reason, 1);
+    log_drops((client, None), topic, reason, 1);
 }
 
-fn log_drops(client: &str, topic: &str, reason: DropReason, messages: u64) {
+fn log_drops((client, user): (&str, Option<&str>), topic: &str, reason: DropReason, messages: u64) {
     tracing::debug!(
         target: "sterna::drop",
         client,
+        user,
         topic,
         reason = reason.name(),
         messages,
@@ -279,13 +290,16 @@ mod tests {
     fn a_reader_is_known_by_its_name() {
         for (reader, name) in [
             ("sensor-1", "mqtt"),
-            ("$amqp/ann/container/link", "amqp"),
+            ("$amqp/container/link", "amqp"),
             ("$queue/orders", "amqp"),
-            ("$http/ann/session", "http"),
-            ("$share/group/t/#", "shared"),
+            ("$http/session", "http"),
         ] {
-            assert_eq!(party_name(party_of(reader)), name);
+            for user in [None, Some("ann")] {
+                let reader = SessionName::new(user, reader);
+                assert_eq!(party_name(party_of(reader.text())), name);
+            }
         }
+        assert_eq!(party_name(party_of("$share/group/t/#")), "shared");
     }
 
     #[test]

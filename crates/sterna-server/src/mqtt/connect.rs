@@ -1,9 +1,9 @@
 //! CONNECT and AUTH: the admission of clients.
 
-use std::sync::Arc;
-
 use sterna_broker::Outcome as Settled;
-use sterna_broker::{EndCause, OpenError, OpenSession, Opened, SessionKey, Unacknowledged};
+use sterna_broker::{
+    EndCause, OpenError, OpenSession, Opened, SessionKey, SessionName, Unacknowledged,
+};
 use sterna_mqtt::packet::{Auth, Connect};
 use sterna_mqtt::server::{Accept, Refuse};
 use sterna_mqtt::{MqttSession, ReasonCode};
@@ -437,8 +437,7 @@ impl Door {
             cx.open(
                 connection,
                 OpenSession {
-                    client_id: &admission.client_id,
-                    user: client.identity.user(),
+                    name: SessionName::new(client.identity.user(), &admission.client_id),
                     clean_start: admission.clean_start,
                     expiry_s: admission.expiry_s,
                     consumer: consumer(client.id),
@@ -459,10 +458,19 @@ impl Door {
                 self.refuse(cx, client, ReasonCode::TopicNameInvalid, "the will's topic");
             }
             Err(OpenError::TakenOver) => self.refuse_overtaken(cx, client),
-            Err(OpenError::OtherUser) => self.refuse_other_user(cx, client),
             Err(OpenError::ClusterAway) => self.refuse_unclaimed(cx, client),
             Err(OpenError::TooManySessions) => {
                 let detail = cx.why_full("too many sessions");
+                if let Some(more) = cx.repeats(client.id, &client.name, detail) {
+                    tracing::info!(
+                        client = &*client.name,
+                        user = client.identity.user(),
+                        why = detail,
+                        more = (more > 0).then_some(more),
+                        "there is no room for the session; `sterna admin sessions list --user USER` shows who holds it, \
+                         and `sterna admin sessions remove --user USER` frees it"
+                    );
+                }
                 self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
             }
             Err(OpenError::StoreFull) => {
@@ -478,11 +486,6 @@ impl Door {
                 self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
             }
         }
-    }
-
-    pub(super) fn refuse_other_user(&mut self, cx: &Context<'_>, client: &mut Client) {
-        let detail = "the client identifier is another user's";
-        self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
     }
 
     /// Another connection has claimed the session since, on this node or another.
@@ -560,9 +563,6 @@ impl Door {
             return;
         }
         client.state = State::Live(session);
-        if let Some(name) = cx.broker.client_id(session) {
-            client.name = Arc::clone(name);
-        }
         if present {
             restore(cx, session);
         }

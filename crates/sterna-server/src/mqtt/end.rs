@@ -1,6 +1,6 @@
 //! The ends of connections and streams.
 
-use sterna_broker::{Close, ConsumerId, EndCause, EvictReason, SessionKey, WillFate};
+use sterna_broker::{Close, ConsumerId, EndCause, EvictReason, SessionKey, SessionName, WillFate};
 use sterna_mqtt::packet::Disconnect;
 use sterna_mqtt::server::Refuse;
 use sterna_mqtt::{Lane, ReasonCode};
@@ -13,7 +13,7 @@ use super::{Door, log_end};
 use crate::context::Context;
 use crate::door::{Early, Held};
 use crate::inspect;
-use crate::session;
+use crate::session::{self, command_that_ends};
 
 impl Door {
     /// The client's DISCONNECT.
@@ -150,8 +150,10 @@ impl Door {
                 | EvictReason::FarBehind
                 | EvictReason::SelectorTooDear
                 | EvictReason::MemoryShort => ReasonCode::QuotaExceeded,
-                EvictReason::OtherUser => return door.refuse_other_user(cx, client),
             };
+            if reason == ReasonCode::SessionTakenOver {
+                Self::tell_takeover(cx, client);
+            }
             tracing::debug!(
                 client = &*client.name,
                 reason = reason.name(),
@@ -164,6 +166,25 @@ impl Door {
             client.state = State::Ended;
             client.promises.clear();
         });
+    }
+
+    /// A line for operators about a client that has lost its session to another connection of its user.
+    fn tell_takeover(cx: &Context<'_>, client: &Client) {
+        let detail = "another connection of the same user has taken the session over";
+        let Some(more) = cx.repeats(client.id, &client.name, detail) else {
+            return;
+        };
+        let peer = cx.net.info(client.id).map(|info| info.peer);
+        let session = SessionName::new(client.identity.user(), &client.name);
+        tracing::info!(
+            peer = peer.map(tracing::field::display),
+            client = session.id(),
+            user = session.user(),
+            more = (more > 0).then_some(more),
+            detail,
+            freed_by = command_that_ends(&session),
+            "session taken over"
+        );
     }
 
     /// Subscriptions of a client have ended because their topic has. The protocol has no word for it.

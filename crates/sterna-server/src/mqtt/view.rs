@@ -1,6 +1,6 @@
 //! The operators' view of MQTT clients, and the end of a client by an operator.
 
-use sterna_broker::{Broker, ConsumerId, EndCause};
+use sterna_broker::{Broker, ConsumerId, EndCause, SessionName};
 use sterna_net::ConnectionId;
 
 use super::Door;
@@ -60,8 +60,9 @@ impl Door {
     pub(super) fn dismissed(cx: &mut Context<'_>, client: &mut Client, cause: EndCause) {
         if let Some(name) = client.live_name() {
             let now_ms = cx.now_ms;
+            let session = SessionName::new(client.identity.user(), name);
             // The broker's event then tells the client.
-            cx.broker.evict_for(now_ms, name, false, cause);
+            cx.broker.evict_for(now_ms, &session, false, cause);
         } else {
             Self::lost(cx, client, cause);
         }

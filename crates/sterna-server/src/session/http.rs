@@ -3,8 +3,7 @@
 
 use std::collections::VecDeque;
 
-use sterna_broker::{Broker, SessionKey};
-use sterna_mapping::percent;
+use sterna_broker::{Broker, SessionKey, SessionName};
 
 use super::{HTTP_PREFIX, SessionState};
 
@@ -266,19 +265,9 @@ pub(crate) fn reserved_ids(record: Option<&[u8]>) -> u64 {
     up_to.filter(|&id| i64::try_from(id).is_ok()).unwrap_or(0)
 }
 
-/// The client identifier of a subscription of HTTP: no two users' names meet, nor those of clients
-/// without a user.
-pub(crate) fn client_id(user: Option<&str>, name: &str) -> String {
-    let mut client_id = String::from(HTTP_PREFIX);
-    match user {
-        None => {}
-        // No other name becomes this.
-        Some("") => client_id.push('%'),
-        Some(user) => percent::encode(user.as_bytes(), percent::is_unreserved, &mut client_id),
-    }
-    client_id.push('/');
-    client_id.push_str(name);
-    client_id
+/// The name of the session of a user's subscription of HTTP.
+pub(crate) fn session_name(user: Option<&str>, name: &str) -> SessionName {
+    SessionName::new(user, &format!("{HTTP_PREFIX}{name}"))
 }
 
 /// The HTTP state of a session, made anew where it has none; `None` for an outdated key.
@@ -457,22 +446,9 @@ mod tests {
     }
 
     #[test]
-    fn names_of_http_say_whose_they_are() {
-        assert_eq!(client_id(None, "a"), "$http//a");
-        assert_eq!(client_id(Some(""), "a"), "$http/%/a");
-        assert_eq!(client_id(Some("ann"), "~a"), "$http/ann/~a");
-        assert_eq!(client_id(Some("a/b"), "c"), "$http/a%2Fb/c");
-        assert!(is_reserved("$http//a") && !is_reserved("$http"));
-    }
-
-    proptest! {
-        #[test]
-        fn names_of_two_users_never_meet(
-            a in prop::option::of("[a%/+ é2F]{0,4}"), b in prop::option::of("[a%/+ é2F]{0,4}"),
-            x in "[a-z~.]{1,3}", y in "[a-z~.]{1,3}",
-        ) {
-            let same = client_id(a.as_deref(), &x) == client_id(b.as_deref(), &y);
-            prop_assert_eq!(same, (a, x) == (b, y));
-        }
+    fn no_client_of_mqtt_has_a_name_of_http() {
+        let name = session_name(Some("ann"), "~a");
+        assert_eq!((name.user(), name.id()), (Some("ann"), "$http/~a"));
+        assert!(is_reserved(name.id()) && !is_reserved("$http"));
     }
 }

@@ -3,7 +3,7 @@
 pub(crate) mod amqp;
 pub(crate) mod http;
 
-use sterna_broker::{Broker, DoorState, SessionKey};
+use sterna_broker::{Broker, DoorState, SessionKey, SessionName};
 
 pub use amqp::Terminus;
 pub use http::HttpSession;
@@ -65,11 +65,35 @@ pub(crate) fn protocol_of(client_id: &str) -> &'static str {
     known.map_or("mqtt", |(_, name)| name)
 }
 
+/// The name of the session of a queue's anchor, which is nobody's.
+pub(crate) fn anchor_of(name: &str) -> SessionName {
+    SessionName::new(None, &format!("{QUEUE_PREFIX}{name}"))
+}
+
 /// Whether a client identifier belongs to the broker, so that no MQTT client may have it.
 pub(crate) fn is_reserved(client_id: &str) -> bool {
     [AMQP_PREFIX, QUEUE_PREFIX, HTTP_PREFIX]
         .iter()
         .any(|prefix| client_id.starts_with(prefix))
+}
+
+/// The command by which an operator ends a session, for a shell.
+pub(crate) fn command_that_ends(session: &SessionName) -> String {
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
+    let whose = session.user().map_or_else(
+        || "--nobody".to_owned(),
+        |user| format!("--user={}", quoted(user)),
+    );
+    format!(
+        "sterna admin sessions end {whose} -- {}",
+        quoted(session.id())
+    )
+}
+
+/// The name of a reader of the broker, and whose it is: a session's identifier and its user, or the whole filter of a shared
+/// subscription.
+pub(crate) fn reader_parts(reader: &str) -> (&str, Option<&str>) {
+    SessionName::parts_of(reader).unwrap_or((reader, None))
 }
 
 /// The MQTT state of a session; `None` for an outdated key.

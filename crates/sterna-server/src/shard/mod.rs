@@ -320,9 +320,9 @@ impl Shard {
             let mut doors = self.doors(net);
             doors.amqp.queues_found(&mut doors.cx, &found);
         }
-        for client_id in self.broker.take_adopted() {
+        for name in self.broker.take_adopted() {
             let mut doors = self.doors(net);
-            doors.amqp.session_adopted(&mut doors.cx, &client_id);
+            doors.amqp.session_adopted(&mut doors.cx, &name);
         }
         loop {
             while let Some((consumer, session)) = self.broker.next_ready() {
@@ -689,9 +689,12 @@ impl Handler for Shard {
         let mut doors = self.doors(net);
         let (mqtt, amqp, http) = (&*doors.mqtt, &*doors.amqp, &*doors.http);
         doors.paths.report(&mut doors.cx, |connection| {
-            (amqp.name_of(connection))
-                .or_else(|| http.name_of(connection))
-                .or_else(|| mqtt.name_of(connection))
+            if let Some(user) = http.name_of(connection) {
+                return Some((user, Some(user)));
+            }
+            let name = (amqp.name_of(connection)).or_else(|| mqtt.name_of(connection))?;
+            let names = (amqp.names(connection)).or_else(|| mqtt.names(connection));
+            Some((name, names.and_then(|(user, _)| user)))
         });
     }
 

@@ -324,7 +324,11 @@ impl Shard {
                 *left -= 1;
                 ended.bytes += session.bytes;
                 ended.sessions += 1;
-                tracing::debug!(client = &*name, "memory is short: its session is ended");
+                tracing::debug!(
+                    client = name.id(),
+                    user = name.user(),
+                    "memory is short: its session is ended"
+                );
             }
         }
     }

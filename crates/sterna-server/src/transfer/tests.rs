@@ -4,8 +4,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use sterna_broker::{
     Broker, Close, ConsumerId, Directory, Limits, Message, MessageHeader, OpenSession, Opened,
-    Outcome, Publication, Qos, ReadRequest, SessionKey, ShardId, Store as _, SubscribeOptions,
-    Will, WillFate, key_of_node,
+    Outcome, Publication, Qos, ReadRequest, SessionKey, SessionName, ShardId, Store as _,
+    SubscribeOptions, Will, WillFate, key_of_node,
 };
 use sterna_store::MemoryStore;
 
@@ -104,8 +104,7 @@ impl World {
                 let opened = broker.open(
                     NOW_MS,
                     OpenSession {
-                        client_id: CLIENTS[client],
-                        user: (client == 0).then_some("user"),
+                        name: SessionName::new((client == 0).then_some("user"), CLIENTS[client]),
                         clean_start: false,
                         expiry_s: 3_600,
                         consumer: ConsumerId(client as u64 + 1),
@@ -346,7 +345,10 @@ fn what_a_cluster_does_not_keep_is_counted_and_named() {
     let mut state = Vec::new();
     message("$SYS/x", Qos::AtMostOnce, true, 3).encode(&mut state);
     records.insert(key_of_retained("$SYS/x"), state.into());
-    records.insert(key_of_door("nobody", b"k"), Box::default());
+    records.insert(
+        key_of_door(&SessionName::new(None, "x"), b"k"),
+        Box::default(),
+    );
     let import = read_lines(&lines(&records, &[], 1)).expect("an export");
     let left: BTreeMap<&str, u64> = (import.done.left.iter())
         .map(|(what, count)| (&**what, *count))
@@ -366,12 +368,12 @@ fn what_a_cluster_does_not_keep_is_counted_and_named() {
 
 #[test]
 fn ids_of_http_name_nothing_that_they_did_not_name_before() {
-    let name = "$http/x";
-    let key = key_of_door(name, IDS_KEY);
+    let name = SessionName::new(Some("ann"), "$http/x");
+    let key = key_of_door(&name, IDS_KEY);
     let value = |records: &Records| u64::from_be_bytes((*records[&key]).try_into().expect("8"));
     let mut records: Records = [(key.clone(), 700_u64.to_be_bytes().into())].into();
     // From a store: no position has an id.
-    set_ids(name, &mut records, |_| NO_PLACE);
+    set_ids(&name, &mut records, |_| NO_PLACE);
     assert_eq!(value(&records), NO_PLACE);
     // To a store: above all ids that positions had.
     let mut content = Content::default();
@@ -382,13 +384,14 @@ fn ids_of_http_name_nothing_that_they_did_not_name_before() {
             records: records.clone(),
             ..CarriedSession::default()
         };
-        content.sessions = vec![(name.into(), session)];
+        content.sessions = vec![(name.clone(), session)];
         let all = records_of(&mut content, &mut Transferred::default());
         assert_eq!(value(&all), given, "{first}");
     }
     // Another session's record of that key is not one of ids.
-    let mut others: Records = [(key_of_door("x", IDS_KEY), Box::from(&[0; 8][..]))].into();
+    let name = SessionName::new(Some("ann"), "x");
+    let mut others: Records = [(key_of_door(&name, IDS_KEY), Box::from(&[0; 8][..]))].into();
     let before = others.clone();
-    set_ids("x", &mut others, |_| NO_PLACE);
+    set_ids(&name, &mut others, |_| NO_PLACE);
     assert_eq!(others, before);
 }

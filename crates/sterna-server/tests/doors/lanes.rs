@@ -469,7 +469,7 @@ impl Model {
         let (sessions, _) = self.broker.sessions(0);
         let session = sessions
             .iter()
-            .find(|session| &*session.client_id == "streams")
+            .find(|session| session.name.id() == "streams")
             .expect("connected");
         assert_eq!(session.subscriptions, self.subscribed.len());
         assert_eq!(session.queue.pending, 0);

@@ -217,7 +217,7 @@ fn a_session_of_another_shard_has_ended_before_that_is_answered() {
     // The other shard has not even heard of it.
     broker.deaf = Some(1);
     let end = client.request(&mut broker, "DELETE", "/v1/sessions/a", &[], b"");
-    let line = "DELETE /admin/v1/sessions/$http%2F%2Fb HTTP/1.1";
+    let line = "DELETE /admin/v1/sessions/$http%2Fb HTTP/1.1";
     let request = format!("{line}\r\nHost: localhost:9464\r\nSterna-Request: 1\r\n\r\n");
     broker.send(operator, request.as_bytes());
     assert_eq!(client.response(end).status, 0);

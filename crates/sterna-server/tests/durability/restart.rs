@@ -604,7 +604,7 @@ fn the_sessions_of_users_who_were_removed_meanwhile_wait_for_them() {
         broker.publish(publisher, V5, "a", "while missing", QoS::AtLeastOnce);
         let mut names: Vec<String> = (0..shards)
             .flat_map(|shard| broker.sessions(shard).0)
-            .map(|session| session.client_id.to_string())
+            .map(|session| session.name.id().to_owned())
             .collect();
         names.sort();
         assert_eq!(names, ["a", "b", "p"]);

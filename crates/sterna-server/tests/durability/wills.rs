@@ -230,9 +230,7 @@ fn a_will_is_due_after_its_delay_or_the_grace_whichever_is_longer() {
         // Nothing is left of the session or of its will, unless it lives on.
         broker.advance(1_000_000);
         let (sessions, _) = broker.sessions(0);
-        let is_there = sessions
-            .iter()
-            .any(|session| &*session.client_id == "device");
+        let is_there = sessions.iter().any(|session| session.name.id() == "device");
         assert_eq!(is_there, entry.expiry_s == u32::MAX, "{case}");
         drop(broker);
         let mut broker = store.broker(&config, 1);

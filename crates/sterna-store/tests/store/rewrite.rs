@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use proptest::prelude::*;
 use sterna_broker::{
     Broker, Close, ConsumerId, Directory, Event, Limits, Message, MessageHeader, OpenSession,
-    Opened, Outcome, Publication, Qos, SessionKey, ShardId, SubscribeOptions,
+    Opened, Outcome, Publication, Qos, SessionKey, SessionName, ShardId, SubscribeOptions,
 };
 use sterna_store::disk::{Disk, SimulatedDisk};
 use sterna_store::{Engine, Settings, ShardStore, inspect};
@@ -199,8 +199,7 @@ impl World {
 
     fn open_session(&mut self, shard: usize, client_id: &str, on_demand: bool) -> SessionKey {
         let request = OpenSession {
-            client_id,
-            user: None,
+            name: SessionName::new(None, client_id),
             clean_start: false,
             expiry_s: 1_000_000,
             consumer: ConsumerId(1),

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use sterna_broker::{
     Broker, Change, Committed, ConsumerId, Directory, Frame, Limits, Message, MessageHeader,
-    OpenSession, Opened, Publication, Qos, ReadRequest, ShardId, Store as _, SubscribeOptions,
+    OpenSession, Opened, Publication, Qos, ReadRequest, SessionName, ShardId, Store as _,
+    SubscribeOptions,
 };
 use sterna_store::disk::{RealDisk, SimulatedDisk};
 use sterna_store::{Engine, Running, Settings, ShardStore};
@@ -118,8 +119,7 @@ fn each_publication_that_shares_a_frame_has_its_token() {
     let mut broker: Broker<()> = Broker::new(ShardId(0), directory, Box::new(store));
     broker.restore(NOW_MS);
     let request = OpenSession {
-        client_id: "reader",
-        user: None,
+        name: SessionName::new(None, "reader"),
         clean_start: false,
         expiry_s: 1_000,
         consumer: ConsumerId(1),

@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use sterna_broker::{
     Broker, Close, ConsumerId, Event, Limits, Message, NEVER_EXPIRES_S, OpenSession, Opened,
-    Outcome, Qos, Selector,
+    Outcome, Qos, Selector, SessionName,
 };
 use sterna_store::MemoryStore;
 
 use super::cluster;
 use super::state::Random;
-use crate::cluster::{Client, Cluster, message, qos, text};
+use crate::cluster::{Client, Cluster, message, named, qos, text};
 
 const QUEUE: &str = "$share/queue/q/#";
 const NAMES: usize = 6;
@@ -108,8 +108,7 @@ impl Storm {
         let on_demand = self.random.chance(80);
         let client_id = format!("c{name}");
         let request = OpenSession {
-            client_id: &client_id,
-            user: None,
+            name: SessionName::new(None, &client_id),
             clean_start: self.random.chance(20),
             expiry_s: [0, 100][self.random.below(2)],
             consumer: ConsumerId::default(),
@@ -470,7 +469,7 @@ impl Storm {
         let now_ms = self.cluster.now_ms;
         let names = (0..NAMES).map(|name| format!("c{name}"));
         for name in names.chain([QUEUE.to_owned()]) {
-            self.cluster.broker(0).end_session_of(now_ms, &name);
+            self.cluster.broker(0).end_session_of(now_ms, &named(&name));
             self.cluster.collect(0);
             self.cluster.run();
         }

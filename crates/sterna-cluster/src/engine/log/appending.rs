@@ -62,7 +62,7 @@ impl Stuck {
             }
             Item::Records { changes, part } => {
                 let names = changes.iter().filter_map(|change| name_of_key(&change.key));
-                let keys: Vec<Key> = names.map(key_of).collect();
+                let keys: Vec<Key> = names.map(|name| key_of(&name)).collect();
                 let is_stuck =
                     self.turns.contains(part) || keys.iter().any(|key| self.sessions.contains(key));
                 if is_stuck {
@@ -303,6 +303,7 @@ mod tests {
     use crate::commits::Commits;
     use crate::engine::offline::{self, Silent};
     use crate::engine::outgoing::LiveByNode;
+    use crate::engine::sessions::key_of_text;
     use crate::settings::Settings;
     use crate::wire;
 
@@ -312,7 +313,7 @@ mod tests {
         let [full, later] = [1, 2].map(|token| commits.open(0, token));
         let records = |part, name: u8| Item::Records {
             changes: vec![Change {
-                key: [b'c', 1, name].into(),
+                key: [b'c', 3, b'1', b':', name].into(),
                 value: None,
             }],
             part,
@@ -325,15 +326,15 @@ mod tests {
         assert!(!stuck.lets_pass(&records(full, b'a')), "its own turn's");
         assert!(!stuck.lets_pass(&records(later, b'a')), "it would overtake");
         assert!(stuck.lets_pass(&records(later, b'b')));
-        assert!(!stuck.lets_pass(&Item::Left(key_of("a"))));
-        assert!(stuck.lets_pass(&Item::Left(key_of("b"))));
+        assert!(!stuck.lets_pass(&Item::Left(key_of_text("1:a"))));
+        assert!(stuck.lets_pass(&Item::Left(key_of_text("1:b"))));
         // A full log gets room by sessions that move here, and go on.
-        let mark = |name| Item::Mark(key_of(name), tokio::sync::oneshot::channel().0);
+        let mark = |name| Item::Mark(key_of_text(name), tokio::sync::oneshot::channel().0);
         assert!(
-            !stuck.lets_pass(&mark("a")),
+            !stuck.lets_pass(&mark("1:a")),
             "its records are still to come"
         );
-        assert!(stuck.lets_pass(&mark("b")));
+        assert!(stuck.lets_pass(&mark("1:b")));
     }
 
     #[tokio::test]

@@ -18,11 +18,11 @@ impl Core {
     pub(super) fn line_of(&self, waiting: &Waiting) -> Option<String> {
         let record = match &**waiting.settles.as_ref()? {
             Wanted::Session {
-                client_id,
+                name,
                 round,
                 key: record,
             } => {
-                let key = key_of(client_id);
+                let key = key_of(name);
                 Settles::Session {
                     key,
                     epoch: self.owners.borrow().epoch(key)?,

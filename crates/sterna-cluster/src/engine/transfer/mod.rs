@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::stream::Info;
-use sterna_broker::{CarriedSession, Message};
+use sterna_broker::{CarriedSession, Message, SessionName};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Transfer {
 #[derive(Debug, Default)]
 pub struct Content {
     /// The sessions, with their names: those of clients, of front doors, and of the roots of shared subscriptions.
-    pub sessions: Vec<(Arc<str>, CarriedSession)>,
+    pub sessions: Vec<(SessionName, CarriedSession)>,
     /// Requests that were done, by the digests of their keys, with the front door's records.
     pub requests: Vec<(Key, Box<[u8]>)>,
     /// The retained message of each topic that has one.
@@ -238,7 +238,7 @@ impl Transfer {
     ///
     /// # Errors
     /// See [`message`](Self::message).
-    pub fn finish(&mut self, sessions: &[(Arc<str>, CarriedSession)]) -> Result<(), String> {
+    pub fn finish(&mut self, sessions: &[(SessionName, CarriedSession)]) -> Result<(), String> {
         let (runtime, tasks, importing) = self.importing()?;
         tasks.block_on(runtime, importing.finish(sessions))?;
         self.importing = None;

@@ -34,7 +34,9 @@ impl Found {
             return;
         }
         let is_its = |records: &Records| {
-            let mut names = records.keys().map(|record| name_of(record).map(key_of));
+            let mut names = records
+                .keys()
+                .map(|record| name_of(record).map(|name| key_of(&name)));
             names.all(|name| name == Some(key))
         };
         if let Some((epoch, records)) = kept::decode(payload).filter(|(_, all)| is_its(all)) {
@@ -125,11 +127,10 @@ impl Core {
                 continue;
             }
             let session = CarriedSession {
-                user: record.user,
                 will: record.will,
                 records,
             };
-            content.sessions.push((record.client_id, session));
+            content.sessions.push((record.name, session));
         }
         content.left.unreadable_sessions += found.unreadable;
         for (key, entry) in found.requests {
@@ -223,15 +224,16 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use sterna_broker::key_of_door;
+    use sterna_broker::{SessionName, key_of_door};
 
     use super::*;
     use crate::owners::Process;
 
     #[test]
     fn entries_of_sessions_and_of_requests_are_told_apart() {
-        let key = key_of("client");
-        let records: Records = [(key_of_door("client", b"k"), Box::from(&b"v"[..]))].into();
+        let name = SessionName::new(Some("ann"), "client");
+        let key = key_of(&name);
+        let records: Records = [(key_of_door(&name, b"k"), Box::from(&b"v"[..]))].into();
         let of_session = kept::encode(7, &records);
         let request = Entry {
             is_done: true,
@@ -246,7 +248,7 @@ mod tests {
         found.take(key, &of_session, 100);
         assert_eq!(found.sessions[&key], (7, records));
         // Of another session: no server has it there, and nobody takes it for a request that was done.
-        found.take(key_of("other"), &of_session, 100);
+        found.take(key_of(&SessionName::new(None, "client")), &of_session, 100);
         found.take(key, &request.encode(200), 100);
         assert!(found.sessions.is_empty());
         assert_eq!(found.requests[&key], request);

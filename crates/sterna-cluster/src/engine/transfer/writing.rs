@@ -2,14 +2,13 @@
 
 use std::collections::HashSet;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::context::PublishError;
 use async_nats::jetstream::message::PublishMessage;
 use futures_util::StreamExt;
-use sterna_broker::{CarriedSession, Interest, Message};
+use sterna_broker::{CarriedSession, Interest, Message, SessionName};
 
 use super::super::interest::digest_of;
 use super::super::log::{MOST_IN_ENTRY, POSITION, position, sequence};
@@ -264,7 +263,7 @@ impl Importing {
     /// Writes sessions: what they have, what they want, and last of all who they are.
     pub(super) async fn finish(
         &mut self,
-        sessions: &[(Arc<str>, CarriedSession)],
+        sessions: &[(SessionName, CarriedSession)],
     ) -> Result<(), String> {
         self.full.extend(self.filling.take());
         self.flush().await?;
@@ -292,8 +291,7 @@ impl Importing {
                 is_over: false,
                 is_kept: !one.records.is_empty(),
                 serial,
-                client_id: Arc::clone(name),
-                user: one.user.clone(),
+                name: name.clone(),
                 will: one.will.clone(),
                 since: None,
             };

@@ -8,7 +8,7 @@ use sterna_broker::{
     Appended, Broker, Change, Committed, CompanionRecord, Companions, ConsumerId, Directory, Event,
     Frame, Full, Keeping, Limits, Message, MessageHeader, MessageName, OpenSession, Outbound,
     Outgoing, Ownership, PeerGate, Publication, Qos, ReadAnswer, ReadRequest, Record, Records,
-    SessionKey, ShardId, Store, Wanted,
+    SessionKey, SessionName, ShardId, Store, Wanted,
 };
 use sterna_cluster::owners::Process;
 
@@ -162,8 +162,7 @@ impl Node {
     ) -> (SessionKey, bool, Vec<Record>) {
         self.consumers += 1;
         let request = OpenSession {
-            client_id: CLIENT,
-            user: None,
+            name: SessionName::new(None, CLIENT),
             clean_start: false,
             expiry_s: 3_600,
             consumer: ConsumerId(self.consumers),
@@ -194,7 +193,8 @@ impl Node {
 
     /// Another node has the session.
     pub(crate) fn lose(&mut self, now_ms: u64) {
-        self.broker.lose_session(now_ms, &Arc::from(CLIENT));
+        self.broker
+            .lose_session(now_ms, &SessionName::new(None, CLIENT));
         while self.broker.next_event().is_some() {}
         self.broker.take_ownership();
         self.end_turn();

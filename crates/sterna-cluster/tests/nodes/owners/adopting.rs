@@ -1,6 +1,7 @@
 //! Sessions that come to a shard of their owner, as sessions that are away: what nodes left that are gone, and what
 //! could not be restored in time.
 
+use sterna_broker::SessionName;
 use sterna_cluster::owners::{Action, Begin, Key, Mark, Owners, Record, WriteError};
 
 use super::{TERMS, of_alice, process, request_of, with_another_node};
@@ -61,7 +62,7 @@ fn who_was_refused_does_not_end_the_session_that_has_come_to_a_shard() {
     let written = taken_over(&mut owners, Ok(50));
     owners.record_passed(30_120, 50, KEY, &written);
     assert_eq!(adoptions(&mut owners), 1);
-    owners.claim(30_130, KEY, request_of("alice", 1, false));
+    owners.claim(30_130, KEY, request_of(1, false));
     owners.tick(30_130 + TERMS.claim_timeout_ms);
     let actions = owners.take_actions();
     let refused = |action: &Action<u64>| matches!(action, Action::Settled { result: Err(_), .. });
@@ -138,7 +139,7 @@ fn run(owners: &mut Owners<u64>, now_ms: u64, last: &mut (u64, Record)) -> Vec<A
 fn not_restored() -> (Owners<u64>, (u64, Record)) {
     let mut owners = with_another_node();
     let mut last = (4, of_alice(process("other", 2), true));
-    let mut request = request_of("alice", 1, false);
+    let mut request = request_of(1, false);
     request.outlives = false;
     request.will = Some(b"will".as_slice().into());
     owners.claim(30_100, KEY, request);
@@ -151,7 +152,12 @@ fn not_restored() -> (Owners<u64>, (u64, Record)) {
         }
     )));
     let epoch = owners.epoch(KEY).expect("it is this node's");
-    owners.put_aside(30_200, KEY, epoch, "client".into());
+    owners.put_aside(
+        30_200,
+        KEY,
+        epoch,
+        SessionName::new(Some("alice"), "client"),
+    );
     (owners, last)
 }
 
@@ -173,11 +179,16 @@ fn who_was_let_in_and_went_does_not_end_the_session_that_comes_to_a_shard() {
             owners.was_written(30_300, KEY, attempt, Err(WriteError::Unknown));
         }
     }
-    let mut request = request_of("alice", 2, false);
+    let mut request = request_of(2, false);
     request.outlives = false;
     owners.claim(40_000, KEY, request);
-    owners.publish_will(40_010, KEY, "client".into(), b"will".as_slice().into());
-    owners.release(40_010, KEY, "client".into());
+    owners.publish_will(
+        40_010,
+        KEY,
+        SessionName::new(Some("alice"), "client"),
+        b"will".as_slice().into(),
+    );
+    owners.release(40_010, KEY, SessionName::new(Some("alice"), "client"));
     let actions = owners.take_actions();
     let publishes = |action: &&Action<u64>| matches!(action, Action::Publish { .. });
     assert_eq!(actions.iter().filter(publishes).count(), 1);

@@ -8,6 +8,7 @@ mod adopting;
 mod refusing;
 mod world;
 
+use sterna_broker::SessionName;
 use sterna_cluster::owners::{
     Action, Begin, Key, Mark, Owners, Process, Record, Refusal, Request, Terms, WriteError,
 };
@@ -259,8 +260,7 @@ fn what_is_claimed_if_it_is_free_stays_with_who_may_be_sure_of_it() {
     };
     let request = |session| Request {
         session,
-        client_id: "root".into(),
-        user: None,
+        name: SessionName::new(None, "root"),
         will: None,
         outlives: true,
         is_clean: false,
@@ -272,8 +272,7 @@ fn what_is_claimed_if_it_is_free_stays_with_who_may_be_sure_of_it() {
         is_over: false,
         is_kept: true,
         serial: 1,
-        client_id: "root".into(),
-        user: None,
+        name: SessionName::new(None, "root"),
         will: None,
         since: None,
     };
@@ -329,8 +328,7 @@ fn who_follows_a_session_that_was_let_in_waits_for_the_owner_before_it() {
     };
     let request = |session, outlives| Request {
         session,
-        client_id: "client".into(),
-        user: None,
+        name: SessionName::new(None, "client"),
         will: None,
         outlives,
         is_clean: false,
@@ -387,8 +385,7 @@ fn who_follows_a_session_that_was_let_in_waits_for_the_owner_before_it() {
         is_over: false,
         is_kept: true,
         serial: 1,
-        client_id: "client".into(),
-        user: None,
+        name: SessionName::new(None, "client"),
         will: None,
         since: None,
     };
@@ -438,19 +435,17 @@ fn of_alice(owner: Process, is_kept: bool) -> Record {
         is_over: false,
         is_kept,
         serial: 99,
-        client_id: "client".into(),
-        user: Some("alice".into()),
+        name: SessionName::new(Some("alice"), "client"),
         will: None,
         since: None,
     }
 }
 
-/// A request of a user who has a session.
-fn request_of(user: &str, session: u64, is_clean: bool) -> Request<u64> {
+/// A request of hers.
+fn request_of(session: u64, is_clean: bool) -> Request<u64> {
     Request {
         session,
-        client_id: "client".into(),
-        user: Some(user.into()),
+        name: SessionName::new(Some("alice"), "client"),
         will: None,
         outlives: true,
         is_clean,
@@ -514,11 +509,11 @@ fn claim_over(
 fn a_claim_that_waits_behind_something_else_is_refused_in_time() {
     let mut owners = with_another_node();
     let key = Key::default();
-    owners.claim(30_100, key, request_of("alice", 1, false));
+    owners.claim(30_100, key, request_of(1, false));
     let (settled, _) = answered(&mut owners, 30_100, &mut None, true);
     assert_eq!(settled, [Ok(Begin::Anew)]);
-    owners.release(30_200, key, "client".into());
-    owners.claim(30_300, key, request_of("alice", 2, false));
+    owners.release(30_200, key, SessionName::new(Some("alice"), "client"));
+    owners.claim(30_300, key, request_of(2, false));
     for now_ms in (30_300..35_300).step_by(100) {
         owners.tick(now_ms);
         owners.check(now_ms);
@@ -537,27 +532,6 @@ fn a_claim_that_waits_behind_something_else_is_refused_in_time() {
     });
     let settled: Vec<_> = settled.collect();
     assert_eq!(settled, [(2, Err(Refusal::Away))]);
-}
-
-#[test]
-fn a_kept_session_stays_its_users_when_its_owner_is_gone() {
-    // Its node has started again, has died, or is this one, whose shards do not have it yet.
-    for owner in [
-        process("other", 1),
-        process("other", 2),
-        process("own", 1),
-        process("own", 0),
-    ] {
-        for is_clean in [false, true] {
-            let theirs = of_alice(owner.clone(), true);
-            let (mut owners, bob) = (with_another_node(), request_of("bob", 1, is_clean));
-            let answer = claim_over(&mut owners, bob, &theirs);
-            assert_eq!(answer, (false, vec![Err(Refusal::OtherUser)]), "{owner:?}");
-            assert_eq!(owners.busy(), 0);
-            let alice = request_of("alice", 2, is_clean);
-            assert!(claim_over(&mut owners, alice, &theirs).0, "{owner:?}");
-        }
-    }
 }
 
 /// Has NATS answer everything that a node asks, with a record at first. Says how claims were settled, and in which
@@ -605,7 +579,7 @@ fn answered(
 /// Otherwise it would stay for ever, and be found by the next session of that name.
 #[test]
 fn what_is_kept_is_removed_where_a_session_begins_in_its_place() {
-    let kept = Begin::Kept("client".into());
+    let kept = Begin::Kept(SessionName::new(Some("alice"), "client"));
     for (is_kept, is_clean, outlives, expected) in [
         (true, true, false, Begin::InPlace { epoch: 50 }),
         (true, true, true, Begin::InPlace { epoch: 50 }),
@@ -616,7 +590,7 @@ fn what_is_kept_is_removed_where_a_session_begins_in_its_place() {
         let mut owners = with_another_node();
         let request = Request {
             outlives,
-            ..request_of("alice", 1, is_clean)
+            ..request_of(1, is_clean)
         };
         owners.claim(30_100, Key::default(), request);
         let answer = answered(&mut owners, 30_100, &mut found, true);
@@ -630,7 +604,7 @@ fn what_is_kept_is_removed_where_nobody_waits_for_the_session_in_its_place() {
     let (key, own) = (Key::default(), process("own", 1));
     let mut found = Some((4, of_alice(process("other", 1), true)));
     let mut owners = with_another_node();
-    owners.claim(30_100, key, request_of("alice", 1, true));
+    owners.claim(30_100, key, request_of(1, true));
     let answer = answered(&mut owners, 30_100, &mut found, false);
     assert_eq!(answer, (vec![], vec![]));
     owners
@@ -652,7 +626,7 @@ fn what_is_kept_is_removed_where_nobody_waits_for_the_session_in_its_place() {
 fn a_session_that_ended_with_its_node_is_nobodys() {
     let theirs = of_alice(process("other", 2), false);
     let mut owners = with_another_node();
-    assert!(claim_over(&mut owners, request_of("bob", 1, false), &theirs).0);
+    assert!(claim_over(&mut owners, request_of(1, false), &theirs).0);
 }
 
 /// What a node had of a session may wait for a log that takes nothing. Its other sessions do not wait for that.
@@ -660,7 +634,7 @@ fn a_session_that_ended_with_its_node_is_nobodys() {
 fn a_node_is_sure_again_when_a_lost_session_has_ended_and_tells_so_when_it_is_written() {
     let (key, own) = (Key::default(), process("own", 1));
     let mut owners = with_another_node();
-    owners.claim(30_100, key, request_of("alice", 1, false));
+    owners.claim(30_100, key, request_of(1, false));
     for action in owners.take_actions() {
         if let Action::Read { key, attempt } = action {
             owners.was_read(30_100, key, attempt, Ok(None));
@@ -696,12 +670,12 @@ fn a_node_is_sure_again_when_a_lost_session_has_ended_and_tells_so_when_it_is_wr
     assert!(owners.take_actions().iter().any(tells));
 }
 
-/// Others try to take over a session that is away and is to come to a shard: it comes when they are refused.
+/// A client waits for a session that is away and is to come to a shard, and is refused: the session comes after a pause.
 #[test]
-fn a_session_is_adopted_when_another_user_was_refused() {
+fn a_session_that_a_shard_did_not_take_is_brought_again() {
     let key = Key::default();
     let mut owners = with_another_node();
-    owners.claim(30_100, key, request_of("alice", 1, false));
+    owners.claim(30_100, key, request_of(1, false));
     let mut adoptions = 0;
     let mut refused = Vec::new();
     let mut answer = |owners: &mut Owners<u64>, now_ms| {
@@ -739,12 +713,8 @@ fn a_session_is_adopted_when_another_user_was_refused() {
     };
     answer(&mut owners, 30_100);
     assert_eq!(owners.epoch(key), Some(50));
-    owners.put_aside(30_200, key, 50, "client".into());
+    owners.put_aside(30_200, key, 50, SessionName::new(Some("alice"), "client"));
     assert_eq!(answer(&mut owners, 30_200), (1, vec![]));
-    owners.claim(30_300, key, request_of("bob", 2, false));
-    owners.was_not_adopted(30_300, key);
-    let refused = vec![(2, Refusal::OtherUser)];
-    assert_eq!(answer(&mut owners, 30_300), (1, refused), "and once more");
     owners.was_not_adopted(30_310, key);
     assert_eq!(answer(&mut owners, 30_310), (0, vec![]), "after a pause");
     owners

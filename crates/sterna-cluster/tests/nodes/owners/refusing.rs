@@ -33,7 +33,7 @@ impl Play {
             asked: None,
             others: Vec::new(),
         };
-        let request: Request<u64> = request_of("alice", 1, false);
+        let request: Request<u64> = request_of(1, false);
         play.owners.claim(play.now_ms, Key::default(), request);
         play.take();
         let theirs = of_alice(process("other", 2), true);

@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
 
+use sterna_broker::SessionName;
 use sterna_cluster::owners::{
     Action, Begin, Floor, Key, Mark, Overtaken, Owners, Process, Record, Terms, WriteError,
 };
@@ -90,7 +91,7 @@ enum Event {
     Ended(usize, u64, Key, Option<u64>),
     Left(usize, u64, Key),
     Adopted(usize, u64, Key),
-    PutAside(usize, u64, Key, u64, Arc<str>),
+    PutAside(usize, u64, Key, u64, SessionName),
     Tick(usize, u64),
     Goes(usize, u64),
     Mends(usize),
@@ -187,16 +188,13 @@ fn key_of(client: u32) -> Key {
     key
 }
 
-fn name_of(key: Key) -> Arc<str> {
-    format!(
-        "client-{}",
-        u32::from_be_bytes([key[0], key[1], key[2], key[3]])
-    )
-    .into()
+fn name_of(key: Key) -> SessionName {
+    let number = u32::from_be_bytes([key[0], key[1], key[2], key[3]]);
+    SessionName::new(None, &format!("client-{number}"))
 }
 
-fn key_named(client_id: &str) -> Key {
-    let number = client_id.strip_prefix("client-").expect("a client's name");
+fn key_named(name: &SessionName) -> Key {
+    let number = name.id().strip_prefix("client-").expect("a client's name");
     key_of(number.parse().expect("a client's number"))
 }
 
@@ -634,7 +632,7 @@ impl World {
                 {
                     let owners = self.nodes[node].owners.as_ref();
                     if let Some(epoch) = owners.and_then(|owners| owners.epoch(key)) {
-                        let client_id = Arc::clone(client_id);
+                        let client_id = client_id.clone();
                         let event = Event::PutAside(node, start, key, epoch, client_id);
                         self.schedule(in_ms, event);
                     }
@@ -655,7 +653,7 @@ impl World {
                     }
                 }
             }
-            Action::End { client_id } => {
+            Action::End { name: client_id } => {
                 let key = key_named(&client_id);
                 let in_ms = self.dice.below(3);
                 let live = self.nodes[node].live.get(&key);

@@ -8,7 +8,7 @@ use sterna_http::{ExchangeId, Responses};
 use super::Api;
 use super::answer::{Trouble, fail};
 use super::credentials;
-use super::open::{CLUSTER_AWAY, OTHER_USER};
+use super::open::CLUSTER_AWAY;
 use super::peer::Peer;
 use super::subscription::{Outlet, State, Subscription, is_durable};
 use crate::context::Context;
@@ -239,7 +239,6 @@ impl Api {
                 Kind::TooManySubscriptions,
                 "the cluster does not keep so much of one session",
             ),
-            EvictReason::OtherUser => (Kind::Forbidden, OTHER_USER),
         };
         self.end_subscription(cx, peer, out, consumer, &Trouble::new(kind, detail));
     }

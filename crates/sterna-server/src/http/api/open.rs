@@ -23,11 +23,10 @@ use super::{Api, log_refusal};
 use crate::context::Context;
 use crate::http::problem::ProblemKind as Kind;
 use crate::identity::Identity;
-use crate::session::http::{HttpSession, IDS_KEY, Window, client_id, reserved_ids, state_mut};
+use crate::session::http::{HttpSession, IDS_KEY, Window, reserved_ids, session_name, state_mut};
 
 /// Details of answers about a session that may not begin, or that belongs to another user.
 pub(super) const CLUSTER_AWAY: &str = "the cluster cannot say which node has the session";
-pub(super) const OTHER_USER: &str = "the session belongs to another user";
 
 /// The sender of a request, and the way in which the request is answered.
 #[derive(Debug)]
@@ -74,7 +73,7 @@ impl Api {
                 || cx.broker.is_in_cluster()
                 || cx
                     .broker
-                    .owner_exists(&client_id(asker.identity.user(), name))
+                    .owner_exists(&session_name(asker.identity.user(), name))
         });
         let name = match known {
             Some(name) => name.to_owned(),
@@ -122,8 +121,7 @@ impl Api {
         let consumer = consumer_id(self.next_consumer);
         self.consumers.insert(consumer, peer.connection);
         let open = OpenSession {
-            client_id: &client_id(asker.identity.user(), &name),
-            user: asker.identity.user(),
+            name: session_name(asker.identity.user(), &name),
             clean_start: false,
             expiry_s,
             consumer,
@@ -264,8 +262,7 @@ impl Api {
         let (opened, token) = cx.appended(|cx| {
             let name = name?;
             let open = OpenSession {
-                client_id: &client_id(user, &name),
-                user,
+                name: session_name(user, &name),
                 clean_start: false,
                 expiry_s: opening.expiry_s,
                 consumer: subscription.consumer,
@@ -364,7 +361,6 @@ fn not_opened(error: OpenError) -> Trouble {
         OpenError::StoreFull => {
             Trouble::new(Kind::StoreFull, "the store has no room for the session")
         }
-        OpenError::OtherUser => Trouble::new(Kind::Forbidden, OTHER_USER),
         OpenError::ClusterAway => Trouble::new(Kind::ClusterAway, CLUSTER_AWAY),
         _ => {
             let detail = "another request has taken the session over at this moment";
@@ -433,8 +429,8 @@ fn join(
     }
     if let Some(place) = place {
         // Another node may have sent it.
-        let client_id = client_id(subscription.identity.user(), &subscription.name);
-        cx.broker.settle_up_to_named(now_ms, &client_id, place);
+        let session = session_name(subscription.identity.user(), &subscription.name);
+        cx.broker.settle_up_to_named(now_ms, &session, place);
     }
     let ledger = cx.broker.unacknowledged(session);
     let state: &mut HttpSession = state_mut(cx.broker, session).ok_or_else(outdated)?;

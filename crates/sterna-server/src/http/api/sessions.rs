@@ -2,7 +2,7 @@
 //! which is asked by letter.
 
 use serde::Deserialize;
-use sterna_broker::Outcome;
+use sterna_broker::{Outcome, SessionName};
 use sterna_cluster::{Answer, Answerer};
 use sterna_http::{Content, ExchangeId, Request, Responses};
 use sterna_net::ConnectionId;
@@ -20,7 +20,7 @@ use crate::http::problem::ProblemKind as Kind;
 use crate::mail::Mail;
 use crate::mail::http::{Acknowledge, Body, Done, From, HttpLetter, MAXIMUM_HOPS, Work, WorkError};
 use crate::session::SessionState;
-use crate::session::http::{IDS_KEY, client_id, position_of, reserved_ids};
+use crate::session::http::{IDS_KEY, position_of, reserved_ids, session_name};
 
 /// The answer to a request of a connection.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Api {
         asker: Asker,
         request: &Request,
     ) -> Result<(), Trouble> {
-        let client_id = client_id(asker.identity.user(), name);
+        let session = session_name(asker.identity.user(), name);
         let work = if request.head.method() == "POST" {
             let most = cx.policy.http.maximum_unacknowledged as usize;
             Work::Acknowledge(read_acknowledgement(target, &request.content, most)?)
@@ -67,11 +67,10 @@ impl Api {
         let id = asker.id;
         peer.asked.push((id, asker.reader));
         let from = From::of(cx, peer, id);
-        let (done, append) =
-            cx.appended(|cx| ask(cx, &client_id, work.clone(), from, MAXIMUM_HOPS));
+        let (done, append) = cx.appended(|cx| ask(cx, &session, work.clone(), from, MAXIMUM_HOPS));
         match done {
             Some(Err(WorkError::NoSession)) => {
-                self.ask_cluster(cx, peer, out, &client_id, &work, from);
+                self.ask_cluster(cx, peer, out, &session, &work, from);
             }
             Some(Ok(Done::Ended)) => self.ended(cx, peer, out, id, append),
             Some(done) => self.answered(cx, peer, out, Reply { id, done }),
@@ -109,7 +108,7 @@ impl Api {
         cx: &Context<'_>,
         peer: &mut Peer,
         out: &mut dyn Responses,
-        client_id: &str,
+        session: &SessionName,
         work: &Work,
         from: From,
     ) {
@@ -117,7 +116,7 @@ impl Api {
         let answer = move |done| Mail::Http(Box::new(HttpLetter(Body::Answer { from, done })));
         let is_asked = match (self.registry.cluster(), post, serde_json::to_vec(work)) {
             (Some(asker), Some(post), Ok(question)) => {
-                Ok(asker.ask_owner(client_id, question, move |said| post(answer(read(said)))))
+                Ok(asker.ask_owner(session, question, move |said| post(answer(read(said)))))
             }
             (None, ..) => Err(WorkError::NoSession),
             _ => Ok(false),
@@ -147,23 +146,23 @@ impl Api {
     ) -> Option<(ConnectionId, Reply)> {
         match letter.0 {
             Body::Question {
-                client_id,
+                session,
                 work,
                 from,
                 hops,
             } => {
-                let (done, append) = cx.appended(|cx| ask(cx, &client_id, work, from, hops));
+                let (done, append) = cx.appended(|cx| ask(cx, &session, work, from, hops));
                 self.tell(cx, Told::Shard { from, done: done? }, append)
             }
             Body::Answer { from, done } => Some(reply(from, done)),
             Body::OfNode {
-                client_id,
+                session,
                 work,
                 answer,
                 hops,
             } => {
                 let (told, append) =
-                    cx.appended(|cx| ask_for_node(cx, client_id, work, answer, hops));
+                    cx.appended(|cx| ask_for_node(cx, session, work, answer, hops));
                 self.tell(cx, told?, append)
             }
         }
@@ -305,19 +304,19 @@ impl Told {
 /// answer.
 fn ask_for_node(
     cx: &mut Context<'_>,
-    client_id: Box<str>,
+    session: SessionName,
     work: Work,
     answer: Answerer,
     hops: u8,
 ) -> Option<Told> {
-    let done = do_work(cx, &client_id, &work);
+    let done = do_work(cx, &session, &work);
     if matches!(done, Err(WorkError::Elsewhere))
-        && let Some(shard) = cx.broker.directory().shard_of(&client_id)
+        && let Some(shard) = cx.broker.directory().shard_of(&session)
         && usize::from(shard.0) != cx.shard
         && let Some(hops) = hops.checked_sub(1)
     {
         let letter = HttpLetter(Body::OfNode {
-            client_id,
+            session,
             work,
             answer,
             hops,
@@ -343,22 +342,22 @@ const fn reply(from: From, done: Result<Done, WorkError>) -> (ConnectionId, Repl
 /// Does work on a session here, or asks the shard that has it; `None` where that will answer.
 fn ask(
     cx: &mut Context<'_>,
-    client_id: &str,
+    session: &SessionName,
     work: Work,
     from: From,
     hops: u8,
 ) -> Option<Result<Done, WorkError>> {
-    match do_work(cx, client_id, &work) {
+    match do_work(cx, session, &work) {
         Err(WorkError::Elsewhere) => {}
         done => return Some(done),
     }
-    let shard = cx.broker.directory().shard_of(client_id)?;
+    let shard = cx.broker.directory().shard_of(session)?;
     let shard = usize::from(shard.0);
     if shard == cx.shard || hops == 0 {
         return Some(Err(WorkError::Elsewhere));
     }
     let letter = HttpLetter(Body::Question {
-        client_id: client_id.into(),
+        session: session.clone(),
         work,
         from,
         hops: hops - 1,
@@ -370,24 +369,23 @@ fn ask(
 /// Does work on a session of this shard; [`WorkError::Elsewhere`] where it is not here.
 pub(super) fn do_work(
     cx: &mut Context<'_>,
-    client_id: &str,
+    session: &SessionName,
     work: &Work,
 ) -> Result<Done, WorkError> {
-    if !cx.broker.owner_exists(client_id) {
+    if !cx.broker.owner_exists(session) {
         return Err(WorkError::NoSession);
     }
     match work {
         Work::End => {
             let now_ms = cx.now_ms;
-            let has_ended = cx.broker.end_session_here(now_ms, client_id);
+            let has_ended = cx.broker.end_session_here(now_ms, session);
             has_ended.then_some(Done::Ended).ok_or(WorkError::Elsewhere)
         }
         Work::Describe => {
-            let (info, filters) =
-                (cx.broker.session_named(client_id)).ok_or(WorkError::Elsewhere)?;
+            let (info, filters) = (cx.broker.session_named(session)).ok_or(WorkError::Elsewhere)?;
             let mut filters: Vec<&str> = filters.iter().map(|filter| &**filter).collect();
             filters.sort_unstable();
-            let name = client_id.rsplit('/').next();
+            let name = session.id().rsplit('/').next();
             // Messages in the log are not counted before they are read.
             let queue = Some(info.queue).filter(|queue| !queue.has_more_in_log);
             Ok(Done::Described(serde_json::json!({
@@ -404,10 +402,10 @@ pub(super) fn do_work(
                 Acknowledge::UpTo(id) => Some(*id),
                 Acknowledge::Each(ids) => ids.iter().copied().max(),
             };
-            let known = reserved_ids(cx.broker.record_named(client_id, IDS_KEY));
+            let known = reserved_ids(cx.broker.record_named(session, IDS_KEY));
             let (end, is_in_cluster) = (cx.broker.next_position(), cx.broker.is_in_cluster());
             let now_ms = cx.now_ms;
-            let state = match cx.broker.protocol_named(client_id) {
+            let state = match cx.broker.protocol_named(session) {
                 Some(SessionState::Http(state)) => state,
                 // Nobody has listened since a restart, and everything that was sent will be again.
                 Some(SessionState::Mqtt(_)) if is_in_cluster => {
@@ -416,7 +414,7 @@ pub(super) fn do_work(
                     if known == 0 || highest.is_some_and(|id| place(id).is_none()) {
                         return Err(WorkError::UnknownId);
                     }
-                    settle_places(cx, client_id, which, place);
+                    settle_places(cx, session, which, place);
                     return Ok(Done::Acknowledged);
                 }
                 Some(SessionState::Mqtt(_)) => {
@@ -441,15 +439,15 @@ pub(super) fn do_work(
             };
             for tag in tags {
                 cx.broker
-                    .settle_named(now_ms, client_id, tag, Outcome::Accepted);
+                    .settle_named(now_ms, session, tag, Outcome::Accepted);
             }
             if let Some(first) = first {
                 // Another node may have sent it.
-                settle_places(cx, client_id, which, |id| position_of(first, id));
+                settle_places(cx, session, which, |id| position_of(first, id));
             }
             // Its response may wait for this.
-            if let Some(session) = cx.broker.key_named(client_id) {
-                cx.broker.unpark(session);
+            if let Some(key) = cx.broker.key_named(session) {
+                cx.broker.unpark(key);
             }
             Ok(Done::Acknowledged)
         }
@@ -459,7 +457,7 @@ pub(super) fn do_work(
 /// Settles messages of a cluster's log, which another node may have sent.
 fn settle_places(
     cx: &mut Context<'_>,
-    client_id: &str,
+    session: &SessionName,
     which: &Acknowledge,
     place: impl Fn(u64) -> Option<u64>,
 ) {
@@ -467,12 +465,12 @@ fn settle_places(
     match which {
         Acknowledge::UpTo(id) => {
             if let Some(place) = place(*id) {
-                cx.broker.settle_up_to_named(now_ms, client_id, place);
+                cx.broker.settle_up_to_named(now_ms, session, place);
             }
         }
         Acknowledge::Each(ids) => {
             let places: Vec<u64> = ids.iter().filter_map(|&id| place(id)).collect();
-            cx.broker.settle_places_named(now_ms, client_id, &places);
+            cx.broker.settle_places_named(now_ms, session, &places);
         }
     }
 }

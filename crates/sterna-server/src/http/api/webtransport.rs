@@ -21,7 +21,7 @@ use crate::http::format::message_from_frame;
 use crate::http::problem::ProblemKind as Kind;
 use crate::identity::Identity;
 use crate::mail::http::{Acknowledge, Work};
-use crate::session::http::client_id;
+use crate::session::http::session_name;
 use sterna_mapping::frame::{Frame, FrameError, FrameReader, write_answer};
 
 /// The code with which a stream is given up: it does not carry frames, or there are too many streams.
@@ -320,7 +320,7 @@ impl Api {
             let at = peer.subscription_of(session)?;
             let name = &peer.subscriptions[at].name;
             let work = Work::Acknowledge(Acknowledge::UpTo(frame.id));
-            let done = do_work(cx, &client_id(identity.user(), name), &work);
+            let done = do_work(cx, &session_name(identity.user(), name), &work);
             if done.is_ok() {
                 self.resume_parked(cx, peer, out, |subscription| {
                     subscription.exchange == session

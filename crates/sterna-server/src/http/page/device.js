@@ -122,7 +122,8 @@ export class Device {
       return;
     }
     try {
-      const path = `/sessions/${encodeURIComponent(client.name)}/subscriptions`;
+      const of = client.user === null ? "" : `?${new URLSearchParams({ user: client.user })}`;
+      const path = `/sessions/${encodeURIComponent(client.name)}/subscriptions${of}`;
       const { items, hasMore } = await this.place.api.list(path, SUBSCRIPTIONS);
       const rows = items.map((one) => make("li", {}, make("code", {}, one.filter), ` QoS ${one.qos}`));
       const none = make("li", { class: "faint" }, "It has none.");

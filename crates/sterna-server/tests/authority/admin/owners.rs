@@ -47,7 +47,7 @@ fn all_sessions_of_a_user_end_with_their_wills() {
     let again = world.call("DELETE", "/admin/v1/sessions?user=ann", "");
     assert_eq!(again.json["sessions"], 0);
     for client_id in ["one", "two"] {
-        let path = format!("/admin/v1/sessions/{client_id}");
+        let path = format!("/admin/v1/sessions/{client_id}?user=ann");
         assert_eq!(world.get(&path).status, 404);
     }
     let broker = &mut world.broker;
@@ -58,4 +58,47 @@ fn all_sessions_of_a_user_end_with_their_wills() {
     let connected = world.call("DELETE", "/admin/v1/sessions?user=ann", "");
     assert_eq!(connected.json["sessions"], 1);
     assert!(world.broker.is_closed(peer), "its connection ends, too");
+}
+
+/// A session is shown and ended by its name and its user. Another user's of the same name stays.
+#[test]
+fn sessions_of_one_name_are_told_apart_by_their_users() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let mut config = config();
+    let own = users(&directory, &["ann", "bob"]);
+    config.authentication.password_file = own.authentication.password_file;
+    config.authentication.anonymous = Some(true);
+    let mut world = World::with(&config, 2);
+    let broker = &mut world.broker;
+    let properties = block(&[Property::SessionExpiryInterval(600)]);
+    let connect = Connect {
+        properties: properties.properties(),
+        ..plain(V5, "device")
+    };
+    let (anns, _) = enter(broker, &connect, "ann");
+    broker.subscribe(anns, V5, "hers", QoS::AtMostOnce);
+    enter(broker, &connect, "bob");
+    let nameless = broker.open();
+    broker.packet(nameless, V5, &sterna_mqtt::Packet::Connect(connect));
+    assert_eq!(broker.told(nameless, V5), ["CONNACK Success"]);
+    let listed = world.get("/admin/v1/sessions?name=device").json;
+    let mut owners: Vec<Option<&str>> = (listed["items"].as_array().expect("a list"))
+        .iter()
+        .map(|session| session["user"].as_str())
+        .collect();
+    owners.sort_unstable();
+    assert_eq!(owners, [None, Some("ann"), Some("bob")]);
+    let listed = world.get("/admin/v1/sessions?user=bob").json;
+    assert_eq!(listed["items"].as_array().map(Vec::len), Some(1));
+    let of = |user: &str| format!("/admin/v1/sessions/device{user}");
+    assert_eq!(world.get(&of("?user=ann")).json["user"], "ann");
+    assert_eq!(world.get(&of("")).json["user"], serde_json::Value::Null);
+    assert_eq!(world.get(&of("?user=eve")).status, 404);
+    let subscriptions = world.get(&of("/subscriptions?user=ann")).json;
+    assert_eq!(subscriptions["items"][0]["filter"], "hers");
+    assert_eq!(world.call("DELETE", &of("?user=bob"), "").status, 204);
+    assert_eq!(world.get(&of("?user=bob")).status, 404);
+    assert_eq!(world.get(&of("?user=ann")).status, 200);
+    assert_eq!(world.get(&of("")).status, 200);
+    assert!(!world.broker.is_closed(anns) && !world.broker.is_closed(nameless));
 }

@@ -198,7 +198,7 @@ fn a_nameless_client_cannot_have_the_client_of_a_user_banned() {
         };
         let mut anns = pump(&mut broker, of_ann, right).expect("enters");
         for _ in 0..4 {
-            // At the door of MQTT it is refused as another user's session.
+            // It has a session of its own by that name.
             drop(pump(&mut broker, of_nobody, Shown::Nothing));
         }
         assert!(pump(&mut broker, of_nobody, Shown::Nothing).is_none());

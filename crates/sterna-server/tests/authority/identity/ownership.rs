@@ -48,12 +48,58 @@ fn a_user_finds_its_session_again_by_another_proof() {
     assert!(mqtt(&mut broker, Version::V5, shown, "c").is_some());
     assert!(broker.is_closed(first), "it was taken over");
     for stranger in [BOB, Shown::Scram("bob", "bob-pass")] {
-        assert!(mqtt(&mut broker, Version::V5, stranger, "c").is_none());
+        assert!(mqtt(&mut broker, Version::V5, stranger, "c").is_some());
+    }
+    let (sessions, _) = broker.sessions(0);
+    let users = sessions.iter().map(|session| session.name.user());
+    assert_eq!(users.filter(|user| *user == Some("ann")).count(), 1);
+}
+
+/// Somebody makes sessions by the client identifiers of another's devices, which expire never, and leaves. She is let in
+/// all the same, has her own session, and gets her own messages.
+#[test]
+fn nobody_is_kept_out_by_who_came_first_with_the_same_client_identifier() {
+    let (_directory, config) = guarded(|config| config.authentication.anonymous = Some(true));
+    let properties = block(&[Property::SessionExpiryInterval(u32::MAX)]);
+    for version in [Version::V311, Version::V5] {
+        let mut broker = Broker::with(&config, 2);
+        let come = |broker: &mut Broker, user: Option<&'static str>, shard| {
+            let password = user.map(|user| format!("{user}-pass"));
+            let connect = Connect {
+                user_name: user,
+                password: password.as_ref().map(|password| password.as_bytes()),
+                clean_start: false,
+                properties: if version == Version::V5 {
+                    properties.properties()
+                } else {
+                    Properties::EMPTY
+                },
+                ..plain(version, "device")
+            };
+            let peer = broker.open_speaking(b"mqtt", shard, TransportKind::Tcp, Vec::new());
+            broker.packet(peer, version, &Packet::Connect(connect));
+            broker.await_verdicts();
+            (peer, broker.told(peer, version))
+        };
+        for user in [Some("bob"), None] {
+            let (peer, told) = come(&mut broker, user, 0);
+            assert_eq!(told, ["CONNACK Success"], "{user:?}");
+            broker.subscribe(peer, version, "free/#", QoS::AtLeastOnce);
+            broker.cut(peer);
+        }
+        let (peer, told) = come(&mut broker, Some("ann"), 1);
+        assert_eq!(told, ["CONNACK Success"], "and nothing of theirs");
+        broker.subscribe(peer, version, "free/hers", QoS::AtLeastOnce);
+        broker.cut(peer);
+        let publisher = mqtt(&mut broker, version, BOB, "p").expect("enters");
+        broker.publish(publisher, version, "free/hers", "x", QoS::AtLeastOnce);
+        let (_, told) = come(&mut broker, Some("ann"), 0);
+        assert_eq!(told, ["CONNACK Success present", "PUBLISH1 free/hers=x"]);
     }
 }
 
 #[test]
-fn a_will_of_a_refused_client_changes_nothing() {
+fn two_users_with_one_client_identifier_have_two_wills() {
     let (_directory, config) = guarded(|_| {});
     let mut broker = Broker::with(&config, 1);
     let watcher = mqtt(&mut broker, Version::V5, BOB, "watcher").expect("enters");
@@ -81,14 +127,16 @@ fn a_will_of_a_refused_client_changes_nothing() {
     let his = connect("bob", b"bob-pass", b"bob is gone");
     broker.packet(stranger, Version::V5, &Packet::Connect(his));
     broker.await_verdicts();
-    assert_eq!(
-        broker.told(stranger, Version::V5),
-        ["CONNACK Not authorized"]
-    );
+    assert_eq!(broker.told(stranger, Version::V5), ["CONNACK Success"]);
+    assert!(!broker.is_closed(owner));
     assert_eq!(broker.told(watcher, Version::V5), [""; 0]);
     broker.cut(owner);
     let told = broker.told(watcher, Version::V5);
     assert_eq!(told, ["PUBLISH1 free/will=ann is gone"]);
+    assert!(!broker.is_closed(stranger));
+    broker.cut(stranger);
+    let told = broker.told(watcher, Version::V5);
+    assert_eq!(told, ["PUBLISH1 free/will=bob is gone"]);
 }
 
 /// Two users' containers and links of the same name are different ones.

@@ -155,7 +155,7 @@ fn what_is_denied_is_not_queued() {
     broker.publish(publisher, V5, "secret/x", "1", QoS::AtLeastOnce);
     broker.publish(publisher, V5, "open", "2", QoS::AtLeastOnce);
     let queued = (broker.sessions(0).0.iter())
-        .find(|session| &*session.client_id == "away")
+        .find(|session| session.name.id() == "away")
         .map(|session| session.queue.pending);
     assert_eq!(queued, Some(1));
 }

@@ -130,9 +130,9 @@ fn a_removed_user_is_disconnected_in_every_protocol() {
     assert!(broker.told(watcher, V5).is_empty());
     assert!(!broker.is_closed(watcher));
     let mut names: Vec<String> = (broker.sessions(0).0.iter())
-        .map(|session| session.client_id.to_string())
+        .map(|session| session.name.id().to_owned())
         // What a stream of HTTP has waits for it for a moment.
-        .filter(|name| !name.starts_with("$http/ann/~"))
+        .filter(|name| !name.starts_with("$http/~"))
         .collect();
     names.sort();
     assert_eq!(names, ["a", "away", "w"], "sessions wait for their user");

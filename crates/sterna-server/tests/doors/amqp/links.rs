@@ -594,7 +594,7 @@ fn a_source_that_is_taken_up_by_its_name_alone_lasts_no_longer() {
     assert_eq!(client.accept_all(&mut broker), ["1"]);
     drop(client.cut(&mut broker));
     let (sessions, _) = broker.sessions(0);
-    let names = sessions.iter().map(|session| &*session.client_id);
+    let names = sessions.iter().map(|session| session.name.id());
     assert_eq!(names.filter(|name| name.starts_with("$amqp/")).count(), 0);
 }
 
@@ -620,7 +620,7 @@ fn a_source_that_another_connection_takes_up_by_its_name_alone_lasts_no_longer()
     drop(client.cut(&mut broker));
     let is_there = |broker: &Broker| {
         let (sessions, _) = broker.sessions(0);
-        let mut names = sessions.iter().map(|session| &*session.client_id);
+        let mut names = sessions.iter().map(|session| session.name.id());
         names.any(|name| name.starts_with("$amqp/"))
     };
     broker.advance(9_000);

@@ -172,7 +172,7 @@ fn a_certificate_names_its_client() {
 fn mqtt_clients_cannot_take_the_sessions_of_amqp() {
     use sterna_mqtt::{Packet, Version};
     let mut broker = Broker::new();
-    for id in ["$amqp//c/sub", "$queue/orders"] {
+    for id in ["$amqp/c/sub", "$queue/orders"] {
         let peer = broker.open();
         let connect = crate::fixture::plain(Version::V5, id);
         broker.packet(peer, Version::V5, &Packet::Connect(connect));

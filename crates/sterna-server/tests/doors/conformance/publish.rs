@@ -1,6 +1,6 @@
 //! PUBLISH and its acknowledgements.
 
-use sterna_broker::{Close, Limits, NEVER_EXPIRES_S, Opened, ShardId};
+use sterna_broker::{Close, Limits, NEVER_EXPIRES_S, Opened, SessionName, ShardId};
 use sterna_mqtt::packet::{Connect, SubscribeOptions};
 use sterna_mqtt::{Packet, PacketId, Property, PropertyContext, QoS};
 use sterna_server::config::{Config, Effect, Rule};
@@ -447,8 +447,7 @@ fn kept_queue(filter: &str) -> MemoryStore {
     let mut broker: sterna_broker::Broker<()> =
         sterna_broker::Broker::new(ShardId(0), directory, Box::new(store.clone()));
     let request = sterna_broker::OpenSession {
-        client_id: "keeper",
-        user: None,
+        name: SessionName::new(None, "keeper"),
         clean_start: false,
         expiry_s: NEVER_EXPIRES_S,
         consumer: sterna_broker::ConsumerId(1),

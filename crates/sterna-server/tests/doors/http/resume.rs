@@ -143,7 +143,7 @@ fn names_belong_to_their_user() {
     let first = client.request(&mut broker, "GET", "/v1/topics/a", &[], b"");
     let session = session_of(&client, first);
     let mqtt = broker.open();
-    let connect = crate::fixture::plain(Version::V5, "$http//x");
+    let connect = crate::fixture::plain(Version::V5, "$http/x");
     broker.packet(mqtt, Version::V5, &sterna_mqtt::Packet::Connect(connect));
     let told = broker.told(mqtt, Version::V5);
     assert_eq!(

@@ -127,7 +127,7 @@ fn sessions_that_are_away_count_and_the_heaviest_end_last() {
     let names = |broker: &Broker| {
         let (sessions, _) = broker.sessions(0);
         let mut names: Vec<String> = (sessions.iter())
-            .map(|session| session.client_id.to_string())
+            .map(|session| session.name.id().to_owned())
             .collect();
         names.sort_unstable();
         names

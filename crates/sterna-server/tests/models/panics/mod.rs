@@ -188,14 +188,14 @@ fn look(run: &Run, broker: &mut Broker, inputs: &[Input], reference: &Sent, what
     }
     let (sessions, _) = broker.sessions(0);
     // The will is in force from the moment that the session is there.
-    let names = sessions.iter().map(|info| &*info.client_id);
+    let names = sessions.iter().map(|info| info.name.id());
     let left_will = names.filter(|name| *name == run.mortal).count();
     if !lost.contains(&Cast::WATCHER) {
         assert_eq!(wills(&sent), left_will, "{what}");
     }
     // Whoever is gone is connected nowhere.
     let connected = sessions.iter().filter(|info| info.consumer.is_some());
-    let names: Vec<_> = connected.map(|info| info.client_id.to_string()).collect();
+    let names: Vec<_> = connected.map(|info| info.name.id().to_owned()).collect();
     assert!(
         !names.iter().any(|name| name.contains("victim")),
         "{what}: {names:?}, lost {lost:?}"

@@ -101,7 +101,7 @@ fn come_back_by_mqtt(broker: &mut Broker) {
         .sessions(0)
         .0
         .iter()
-        .any(|info| &*info.client_id == "victim");
+        .any(|info| info.name.id() == "victim");
     let peer = broker.open();
     let connect = Connect {
         clean_start: false,

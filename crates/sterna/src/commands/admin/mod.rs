@@ -2,6 +2,7 @@
 
 pub(super) mod connection;
 mod rules;
+mod sessions;
 mod shown;
 pub(super) mod table;
 
@@ -16,6 +17,7 @@ use sterna_client::http::Method;
 
 use super::exit::{self, Failure};
 use connection::{Admin, Connection, segment};
+use sessions::Sessions;
 use shown::{Shown, write};
 use table::Column;
 
@@ -159,32 +161,6 @@ struct Client {
 }
 
 #[derive(Debug, Subcommand)]
-enum Sessions {
-    /// List them
-    List,
-    /// Show one
-    Show(SessionName),
-    /// List its subscriptions
-    Subscriptions(SessionName),
-    /// End it with its subscriptions and queue, and disconnect its client
-    End(SessionName),
-    /// End all sessions of a user, with their wills, and disconnect their clients
-    Remove {
-        /// The user, who may be missing from the files
-        #[arg(long, value_name = "NAME")]
-        user: String,
-    },
-}
-
-#[derive(ClapArgs, Debug)]
-struct SessionName {
-    /// Its name, as `list` shows it: of MQTT the client identifier, of HTTP `$http/USER/NAME`, of AMQP
-    /// `$amqp/USER/CONTAINER/LINK`, with `/~` where it ends with its connection
-    #[arg(value_name = "SESSION")]
-    session: String,
-}
-
-#[derive(Debug, Subcommand)]
 enum Queues {
     /// List them
     List,
@@ -292,7 +268,7 @@ Examples:
   sterna admin clients list
   sterna admin clients show sensor-7
   sterna admin subscriptions --topic house/door
-  sterna admin sessions end sensor-7 -L admins://broker.example -u ann --cafile ca.pem
+  sterna admin sessions end sensor-7 --user greenhouse -L admins://broker.example -u ann --cafile ca.pem
   sterna admin queues move dead-letters --to orders
   sterna admin retained list 'house/#' --json
 
@@ -425,7 +401,7 @@ async fn act(args: &Args) -> Result<(), Failure> {
             }
         }
         Action::Clients(action) => clients(&admin, action, args.limit).await?,
-        Action::Sessions(action) => sessions(&admin, action, args.limit).await?,
+        Action::Sessions(action) => sessions::act(&admin, action, args.limit).await?,
         Action::Subscriptions { topic, filter } => {
             let path = path("/subscriptions", &[("topic", topic), ("filter", filter)]);
             list(&admin, &ALL_SUBSCRIPTIONS, &path, args.limit).await?
@@ -625,49 +601,12 @@ async fn clients(admin: &Admin, action: &Clients, most: usize) -> Result<Shown, 
     }
 }
 
-async fn sessions(admin: &Admin, action: &Sessions, most: usize) -> Result<Shown, Failure> {
-    let hint = "`sterna admin sessions list` shows the names";
-    let shown = about_session(admin, action, most).await;
-    shown.map_err(|failure| hinted(failure, hint))
-}
-
 /// A failure with a hint, where nothing has the name that was given.
 fn hinted(failure: Failure, hint: impl Display) -> Failure {
     if failure.code != exit::NO_TOPIC {
         return failure;
     }
     Failure::new(failure.code, format_args!("{}; {hint}", failure.text))
-}
-
-async fn about_session(admin: &Admin, action: &Sessions, most: usize) -> Result<Shown, Failure> {
-    let of = |session: &SessionName| format!("/sessions/{}", segment(&session.session));
-    match action {
-        Sessions::List => list(admin, &SESSIONS, "/sessions", most).await,
-        Sessions::Show(session) => one(admin, &of(session)).await,
-        Sessions::Subscriptions(session) => {
-            let path = format!("{}/subscriptions", of(session));
-            list(admin, &SUBSCRIPTIONS, &path, most).await
-        }
-        Sessions::End(session) => {
-            let answer = admin.call(Method::Delete, &of(session), None).await?;
-            let words = format_args!("the session {} has ended", session.session);
-            Ok(Shown::done(answer, words))
-        }
-        Sessions::Remove { user } => {
-            let path = format!("/sessions?user={}", segment(user));
-            let answer = admin.call(Method::Delete, &path, None).await?;
-            let ended = answer["sessions"].as_u64().unwrap_or(0);
-            let user = table::harmless(user);
-            let silent = answer["unanswered"].as_array().into_iter().flatten();
-            let silent = silent.map(|node| {
-                let node = table::cell(Some(node));
-                format!("no answer from node {node}: those there have not\n")
-            });
-            let silent: String = silent.collect();
-            let text = format!("{ended} sessions of {user} have ended\n{silent}");
-            Ok(Shown::Told(answer, text))
-        }
-    }
 }
 
 async fn queues(admin: &Admin, action: &Queues, most: usize) -> Result<Shown, Failure> {

@@ -1,7 +1,5 @@
 //! What clients and faults do, from the seed.
 
-use std::sync::Arc;
-
 use sterna_cluster::owners::Request;
 
 use super::{
@@ -68,7 +66,7 @@ impl World {
             self.with(node, start, |owners, now_ms| {
                 if live.has_will {
                     let before = will_bytes(live.connection);
-                    owners.publish_will(now_ms, key, Arc::clone(&client_id), before);
+                    owners.publish_will(now_ms, key, client_id.clone(), before);
                 }
                 if resumes {
                     owners.set_will(now_ms, key, client_id, Some(will_bytes(connection)));
@@ -89,8 +87,7 @@ impl World {
         let is_clean = self.dice.one_in(3);
         let request = Request {
             session: connection,
-            client_id: name_of(key),
-            user: None,
+            name: name_of(key),
             will: Some(will),
             outlives,
             is_clean,
@@ -113,8 +110,7 @@ impl World {
         known.waiting.insert(session, (key, true));
         let request = Request {
             session,
-            client_id: name_of(key),
-            user: None,
+            name: name_of(key),
             will: None,
             outlives: true,
             is_clean: false,
@@ -157,10 +153,10 @@ impl World {
         }
         self.with(node, start, |owners, now_ms| {
             if live.has_will && in_order {
-                owners.set_will(now_ms, key, Arc::clone(&client_id), None);
+                owners.set_will(now_ms, key, client_id.clone(), None);
             } else if live.has_will {
                 let will = will_bytes(live.connection);
-                owners.publish_will(now_ms, key, Arc::clone(&client_id), will);
+                owners.publish_will(now_ms, key, client_id.clone(), will);
             }
             if !stays {
                 owners.release(now_ms, key, client_id);

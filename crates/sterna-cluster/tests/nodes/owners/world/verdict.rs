@@ -59,7 +59,7 @@ impl World {
             self.found = Some(format!(
                 "at {}: connection {connection} of {} is refused on node {node} for another, and there is none: {said:?}",
                 self.now_ms,
-                name_of(key)
+                name_of(key).id()
             ));
         }
     }
@@ -73,7 +73,7 @@ impl World {
                 return Some(format!(
                     "at {}: {} is on nodes {sure:?}",
                     self.now_ms,
-                    name_of(key)
+                    name_of(key).id()
                 ));
             }
         }
@@ -111,7 +111,7 @@ impl World {
                     });
                     return Some(format!(
                         "{} on node {number} is not its own: {last:?}, {:?}, {:?}, {owners:?}",
-                        name_of(*key),
+                        name_of(*key).id(),
                         owners.epoch(*key),
                         node.live.get(key)
                     ));
@@ -127,7 +127,10 @@ impl World {
                         && self.nodes[node].live.contains_key(key)
                 })
             {
-                return Some(format!("{} has a record and no session", name_of(*key)));
+                return Some(format!(
+                    "{} has a record and no session",
+                    name_of(*key).id()
+                ));
             }
         }
         let living: HashSet<u64> = (self.nodes.iter())
