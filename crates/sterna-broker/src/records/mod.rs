@@ -201,15 +201,14 @@ impl SessionRecord {
             [] => None,
             _ => Some(fields.text()?.into()),
         };
-        let network = match *fields.rest() {
+        let network = match fields.rest() {
             [] => None,
-            [a, b, c, d] => Some(IpAddr::from([a, b, c, d])),
-            [a, b, c, d, e, f] => {
+            prefix if prefix.len() == 6 => {
                 let mut address = [0; 16];
-                address[..6].copy_from_slice(&[a, b, c, d, e, f]);
+                address[..6].copy_from_slice(prefix);
                 Some(IpAddr::from(address))
             }
-            _ => return None,
+            address => Some(IpAddr::from(<[u8; 4]>::try_from(address).ok()?)),
         };
         if network.is_some() {
             user = None;
