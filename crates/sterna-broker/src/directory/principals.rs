@@ -53,7 +53,7 @@ fn network_of(address: IpAddr) -> IpAddr {
             let network = u128::from(address) >> 80 << 80;
             IpAddr::V6(Ipv6Addr::from(network))
         }
-        v4 => v4,
+        v4 @ IpAddr::V4(_) => v4,
     }
 }
 

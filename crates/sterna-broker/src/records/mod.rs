@@ -191,15 +191,14 @@ impl SessionRecord {
         let mut fields = Fields::new(record);
         let expiry_s = u32::try_from(fields.number()?).ok()?;
         let expires_at_ms = fields.number()?.checked_sub(1);
-        let network = match *fields.rest() {
+        let network = match fields.rest() {
             [] => None,
-            [a, b, c, d] => Some(IpAddr::from([a, b, c, d])),
-            [a, b, c, d, e, f] => {
+            prefix if prefix.len() == 6 => {
                 let mut address = [0; 16];
-                address[..6].copy_from_slice(&[a, b, c, d, e, f]);
+                address[..6].copy_from_slice(prefix);
                 Some(IpAddr::from(address))
             }
-            _ => return None,
+            address => Some(IpAddr::from(<[u8; 4]>::try_from(address).ok()?)),
         };
         Some(Self {
             network,
