@@ -51,17 +51,17 @@ pub fn refused(owner: Owner, error: &CertificateError) -> String {
             expected,
             presented,
         } if presented.is_empty() => format!(
-            "names no host (subjectAltName), so it is not for {}; the common name does not count",
+            "names no host (subjectAltName), so it is not valid for {}; the common name does not count",
             expected.to_str()
         ),
         CertificateError::NotValidForNameContext {
             expected,
             presented,
-        } => format!(
-            "is not for {}, but for {}",
-            expected.to_str(),
-            presented.join(", ")
-        ),
+        } => {
+            let names: Vec<&str> = presented.iter().map(|name| plain(name)).collect();
+            let names = names.join(", ");
+            format!("is not valid for {}, but for {names}", expected.to_str())
+        }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             let use_name = match owner {
                 Owner::Client => "clientAuth",
@@ -98,6 +98,12 @@ pub fn refused(owner: Owner, error: &CertificateError) -> String {
         },
     };
     format!("{owner} {said}")
+}
+
+/// A name without the form that the library gives it, such as `DnsName("a.example")`.
+fn plain(name: &str) -> &str {
+    let inner = name.split_once('(').map_or(name, |(_, inner)| inner);
+    inner.trim_end_matches(')').trim_matches('"')
 }
 
 /// The time between two moments in words.
@@ -145,7 +151,7 @@ mod tests {
         let other = params.self_signed(&pair).expect("signed");
         let at_s = 1_800_000_000;
         assert!(
-            said(other.der(), at_s).contains("is not for b.example, but for"),
+            said(other.der(), at_s).contains("is not valid for b.example, but for a.example"),
             "{}",
             said(other.der(), at_s)
         );
