@@ -84,41 +84,41 @@ impl<K> GivingWay<K> {
     pub(crate) fn add_weighed(&mut self, owner: Owner, key: K, weight: usize) -> Place {
         self.next += 1;
         let number = self.next;
-        let owned = self.owners.entry(owner).or_insert_with(|| Owned {
+        let of = self.owners.entry(owner).or_insert_with(|| Owned {
             keys: BTreeMap::new(),
             weight: 0,
         });
-        self.ranks.remove(&owned.rank(owner));
-        owned.keys.insert(number, (key, weight));
-        owned.weight += weight;
-        self.ranks.insert(owned.rank(owner));
+        self.ranks.remove(&of.rank(owner));
+        of.keys.insert(number, (key, weight));
+        of.weight += weight;
+        self.ranks.insert(of.rank(owner));
         (owner, number)
     }
 
     /// An entry is heavier now.
     pub(crate) fn grow(&mut self, (owner, number): Place, more: usize) {
-        if let Some(owned) = self.owners.get_mut(&owner) {
-            self.ranks.remove(&owned.rank(owner));
-            if let Some((_, weight)) = owned.keys.get_mut(&number) {
+        if let Some(of) = self.owners.get_mut(&owner) {
+            self.ranks.remove(&of.rank(owner));
+            if let Some((_, weight)) = of.keys.get_mut(&number) {
                 *weight += more;
-                owned.weight += more;
+                of.weight += more;
             }
-            self.ranks.insert(owned.rank(owner));
+            self.ranks.insert(of.rank(owner));
         }
     }
 
     /// Takes out the key of a place.
     pub(crate) fn remove(&mut self, (owner, number): Place) -> Option<K> {
-        let owned = self.owners.get_mut(&owner)?;
-        self.ranks.remove(&owned.rank(owner));
-        let removed = owned.keys.remove(&number);
+        let of = self.owners.get_mut(&owner)?;
+        self.ranks.remove(&of.rank(owner));
+        let removed = of.keys.remove(&number);
         if let Some((_, weight)) = &removed {
-            owned.weight -= weight;
+            of.weight -= weight;
         }
-        if owned.keys.is_empty() {
+        if of.keys.is_empty() {
             self.owners.remove(&owner);
         } else {
-            self.ranks.insert(owned.rank(owner));
+            self.ranks.insert(of.rank(owner));
         }
         removed.map(|(key, _)| key)
     }

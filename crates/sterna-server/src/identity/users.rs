@@ -424,10 +424,7 @@ pub(super) mod tests {
             Record::from_password("x", &vec![7; salt], iterations).unwrap()
         };
         let (weak, strong) = (record(4_096, 16), record(4_100, 24));
-        let mut text = format!("first:{weak}\n");
-        for number in 0..3 {
-            text += &format!("u{number}:{strong}\n");
-        }
+        let text = format!("first:{weak}\nu0:{strong}\nu1:{strong}\nu2:{strong}\n");
         fs::write(&path, text).unwrap();
         let users = Users::load(Some(&path)).unwrap();
         let kind = |users: &Users, name: &str| {
