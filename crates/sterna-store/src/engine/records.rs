@@ -209,7 +209,7 @@ impl<T> DerefMut for Guarded<T> {
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
         let it = self.0.take();
-        // Whoever needs to know reads the file anew.
+        // The file is read anew by those who need to know.
         let _ = guarded(|| {
             drop(it);
             Ok(())
