@@ -69,8 +69,8 @@ pub struct Limits {
     pub group_window: u32,
     /// Whether a delivery counts as failed whose consumer's connection is lost. An end in order never counts.
     pub counts_lost: bool,
-    /// Steps of work that selectors and lookups of retained messages take in one turn ([`Selector::selects`](crate::Selector::selects)). What they have
-    /// not looked at then waits for the next one.
+    /// Steps of work that selectors and lookups of retained messages take in one turn ([`Selector::selects`](crate::Selector::selects)). The rest
+    /// waits for the next one.
     pub steps_per_turn: u64,
     /// Pause before a message of a shared subscription is delivered again that was lost with its consumer twice, or for
     /// which the dead letters have no room, in milliseconds. It doubles each time.

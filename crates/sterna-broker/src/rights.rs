@@ -52,7 +52,7 @@ pub trait Permit: fmt::Debug + Send + Sync {
     }
 }
 
-/// What topics of queues begin with. Messages may have come there from other topics, as dead letters do, so each is judged.
+/// The beginning of the topics of queues. Messages may have come there from other topics, as dead letters do, so each is judged.
 pub const QUEUE_TOPICS: &str = "queue/";
 
 /// The rules, as the broker asks them.

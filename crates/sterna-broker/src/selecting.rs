@@ -15,7 +15,7 @@ use crate::message::{Message, Qos};
 use crate::queues::Queues;
 use crate::route::Context;
 
-/// What a selector says of a message.
+/// The answer of a selector about a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Taste {
     /// Its consumer wants it.
@@ -158,7 +158,7 @@ impl Work {
 }
 
 impl<P> Queues<P> {
-    /// Whether the consumer of a session wants a message, as far as that is known. What it wants perhaps is
+    /// Whether the consumer of a session wants a message, as far as that is known. Of the rest it is
     /// asked again when it is its turn ([`note_unselected`](Self::note_unselected)).
     pub(crate) fn selects(&self, slot: u32, message: &Message) -> bool {
         self.taste(slot, message) != Taste::Unwanted

@@ -320,7 +320,7 @@ impl<P> Queues<P> {
             let mut tastes = choices.map(|(_, choice)| choice.takes(message, tag, &self.work));
             let taste = match reading.after {
                 None => Taste::Wanted,
-                // What is known of those before does not count: all are asked again.
+                // Answers before it do not count: all are asked again.
                 Some(_) => tastes
                     .find(|taste| matches!(taste, Taste::Wanted | Taste::Later))
                     .unwrap_or(Taste::Unwanted),

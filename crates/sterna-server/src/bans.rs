@@ -223,7 +223,7 @@ impl List {
         let mut order = GivingWay::default();
         for (id, ban) in &self.bans {
             if &*ban.cause != BY_HAND {
-                let address = ban.banned.address.map(|address| address.first());
+                let address = ban.banned.address.map(AddressPrefix::first);
                 order.add(Owner::of(ban.banned.user.as_deref(), address), *id);
             }
         }

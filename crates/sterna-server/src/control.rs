@@ -27,7 +27,7 @@ pub enum Failure {
 /// Told while shards live: who holds it does not keep others from hearing of their end.
 pub(crate) type Report = Weak<Sender<Failure>>;
 
-/// What a thread holds that the process cannot do without: a panic there ends the process.
+/// Held by a thread that the process cannot do without: a panic there ends the process.
 #[derive(Debug)]
 pub(crate) struct Needed {
     name: &'static str,

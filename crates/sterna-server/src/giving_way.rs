@@ -6,7 +6,7 @@ use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::LazyLock;
 
-/// Who has made an entry: a user, or an address where there is none. A digest by a secret of the process, so that a name
+/// The maker of an entry: a user, or an address where there is none. A digest by a secret of the process, so that a name
 /// of any length takes as much.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Owner(u64);
@@ -19,7 +19,7 @@ impl Owner {
         Self::by((user, address))
     }
 
-    /// Whoever something tells from others.
+    /// The owner that something tells from others.
     pub(crate) fn by(of: impl Hash) -> Self {
         static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         Self(HASHER.hash_one(of))
@@ -37,7 +37,7 @@ fn network(address: IpAddr) -> IpAddr {
 /// The place of an entry: its owner, and a number that rises with time.
 pub(crate) type Place = (Owner, u64);
 
-/// The keys of a table by their owners and age. Who has most is who has most weight.
+/// The keys of a table by their owners and age. The weight says who has most.
 #[derive(Debug)]
 pub(crate) struct GivingWay<K> {
     owners: HashMap<Owner, Owned<K>>,
@@ -48,7 +48,7 @@ pub(crate) struct GivingWay<K> {
 /// See [`Owned::rank`].
 type Rank = (usize, Reverse<u64>, Owner);
 
-/// What one owner has: keys with their weights.
+/// The keys of one owner, with their weights.
 #[derive(Debug)]
 struct Owned<K> {
     keys: BTreeMap<u64, (K, usize)>,
@@ -66,7 +66,7 @@ impl<K> Default for GivingWay<K> {
 }
 
 impl<K> Owned<K> {
-    /// Who gives way is the last by this: who has most, and of several the one with the oldest entry.
+    /// The last by this gives way: the owner with most, and of several the one with the oldest entry.
     fn rank(&self, owner: Owner) -> Rank {
         let oldest = self.keys.first_key_value();
         let oldest = oldest.map_or(u64::MAX, |(number, _)| *number);
@@ -84,41 +84,41 @@ impl<K> GivingWay<K> {
     pub(crate) fn add_weighed(&mut self, owner: Owner, key: K, weight: usize) -> Place {
         self.next += 1;
         let number = self.next;
-        let owned = self.owners.entry(owner).or_insert_with(|| Owned {
+        let of = self.owners.entry(owner).or_insert_with(|| Owned {
             keys: BTreeMap::new(),
             weight: 0,
         });
-        self.ranks.remove(&owned.rank(owner));
-        owned.keys.insert(number, (key, weight));
-        owned.weight += weight;
-        self.ranks.insert(owned.rank(owner));
+        self.ranks.remove(&of.rank(owner));
+        of.keys.insert(number, (key, weight));
+        of.weight += weight;
+        self.ranks.insert(of.rank(owner));
         (owner, number)
     }
 
     /// An entry is heavier now.
     pub(crate) fn grow(&mut self, (owner, number): Place, more: usize) {
-        if let Some(owned) = self.owners.get_mut(&owner) {
-            self.ranks.remove(&owned.rank(owner));
-            if let Some((_, weight)) = owned.keys.get_mut(&number) {
+        if let Some(of) = self.owners.get_mut(&owner) {
+            self.ranks.remove(&of.rank(owner));
+            if let Some((_, weight)) = of.keys.get_mut(&number) {
                 *weight += more;
-                owned.weight += more;
+                of.weight += more;
             }
-            self.ranks.insert(owned.rank(owner));
+            self.ranks.insert(of.rank(owner));
         }
     }
 
     /// Takes out the key of a place.
     pub(crate) fn remove(&mut self, (owner, number): Place) -> Option<K> {
-        let owned = self.owners.get_mut(&owner)?;
-        self.ranks.remove(&owned.rank(owner));
-        let removed = owned.keys.remove(&number);
+        let of = self.owners.get_mut(&owner)?;
+        self.ranks.remove(&of.rank(owner));
+        let removed = of.keys.remove(&number);
         if let Some((_, weight)) = &removed {
-            owned.weight -= weight;
+            of.weight -= weight;
         }
-        if owned.keys.is_empty() {
+        if of.keys.is_empty() {
             self.owners.remove(&owner);
         } else {
-            self.ranks.insert(owned.rank(owner));
+            self.ranks.insert(of.rank(owner));
         }
         removed.map(|(key, _)| key)
     }

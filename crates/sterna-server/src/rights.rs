@@ -62,7 +62,8 @@ fn denies_origin(rules: &Rules, subject: Subject<'_>, message: &Message) -> bool
     if !message.topic().starts_with(amqp::QUEUE_LEVEL) {
         return false;
     }
-    amqp::topics_before_death(message).any(|topic| rules.denies(subject, topic))
+    let mut topics = amqp::topics_before_death(message).into_iter();
+    topics.any(|topic| rules.denies(subject, topic))
 }
 
 /// The client's name, as the rules know it, of a session by its name.

@@ -18,9 +18,9 @@ enum Piece {
 /// A pattern that has been read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Pattern {
-    /// What the text begins with.
+    /// The beginning of the text.
     first: Piece,
-    /// What comes behind the first `%`, in order; the last is what the text ends with. Without it there is no `%`.
+    /// The pieces behind the first `%`, in order; the last is the end of the text. Without it there is no `%`.
     rest: Box<[Piece]>,
 }
 
@@ -85,7 +85,7 @@ impl Piece {
         )
     }
 
-    /// What follows this in a text that begins with it.
+    /// The rest of a text that begins with this.
     fn after_start<'t>(&self, text: &'t str, steps: &mut Steps) -> Option<&'t str> {
         match self {
             Self::Text(piece) => steps
@@ -95,7 +95,7 @@ impl Piece {
         }
     }
 
-    /// What follows the first place of this.
+    /// The rest of a text behind the first place of this.
     fn after_first<'t>(&self, text: &'t str, steps: &mut Steps) -> Option<&'t str> {
         match self {
             Self::Text(piece) => {

@@ -96,7 +96,7 @@ impl Selector {
     }
 
     /// As [`matches`](Self::matches), with no more work than `steps`, each of which is some nanoseconds: a part of the
-    /// expression, or four bytes of a text. What is left of them is written back. `None` where they were not enough.
+    /// expression, or four bytes of a text. The steps that are left are written back. `None` where they were not enough.
     #[must_use]
     pub fn matches_within(&self, message: &MessageView<'_>, steps: &mut u64) -> Option<bool> {
         let mut left = Steps::new(*steps);

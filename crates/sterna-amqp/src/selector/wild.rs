@@ -65,7 +65,7 @@ impl Wild {
         self.characters[place].is_none_or(|wanted| wanted == c)
     }
 
-    /// What follows this in a text that begins with it.
+    /// The rest of a text that begins with this.
     pub(super) fn after_start<'t>(&self, text: &'t str, steps: &mut Steps) -> Option<&'t str> {
         if !steps.take(self.characters.len() as u64) {
             return None;
@@ -85,7 +85,7 @@ impl Wild {
                 .all(|place| rest.next_back().is_some_and(|c| self.fits(place, c)))
     }
 
-    /// What follows the first place of this.
+    /// The rest of a text behind the first place of this.
     pub(super) fn after_first<'t>(&self, text: &'t str, steps: &mut Steps) -> Option<&'t str> {
         let words = self.any.len();
         // Bit `n` is set where the last `n + 1` characters are the first ones of this.

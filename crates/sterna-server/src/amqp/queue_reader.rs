@@ -108,7 +108,7 @@ impl MessageReader for QueueReader {
             added.push(Property::UserProperty(name, value)).ok()?;
         }
         // The topics that it has come from stay, each once: whoever is denied one of them does not get it.
-        let mut topics: Vec<&str> = topics_before_death(message).collect();
+        let mut topics = topics_before_death(message);
         if !topics.contains(&message.topic()) {
             topics.push(message.topic());
         }

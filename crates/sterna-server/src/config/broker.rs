@@ -71,8 +71,8 @@ settings! {
         restart maximum_retained_bytes: u64 = 1 << 30;
         /// Retained messages that wait for one session because it has subscribed.
         restart maximum_retained_deliveries: u32 = 100_000;
-        /// Work of selectors and of lookups of retained messages in one turn of a shard, in steps of some nanoseconds. What
-        /// is left then waits for the next turn, so that other clients are served between.
+        /// Work of selectors and of lookups of retained messages in one turn of a shard, in steps of some nanoseconds. The
+        /// rest waits for the next turn, so that other clients are served between.
         restart maximum_steps_per_turn: u32 = 1_000_000, within 1..;
         /// Levels of a topic or filter.
         restart maximum_topic_levels: u16 = 128;

@@ -1,4 +1,4 @@
-//! What is secret in a configuration, and is written nowhere: user, password and query of a URL.
+//! Secrets of a configuration, which are written nowhere: user, password and query of a URL.
 
 use std::borrow::Cow;
 
@@ -48,7 +48,7 @@ pub(super) fn hide(value: &mut toml::Value) {
 }
 
 impl Config {
-    /// The configuration as TOML for people. What is secret in URLs is `…`.
+    /// The configuration as TOML for people. Secrets of URLs are `…`.
     ///
     /// # Errors
     /// Where a value has no form in TOML.

@@ -385,7 +385,7 @@ impl Registry {
         for (id, mut of) in known {
             let behind_ms = eras.behind_ms(of.expires_at_ms.saturating_sub(window_ms));
             of.expires_at_ms = of.expires_at_ms.saturating_add(behind_ms).min(most_ms);
-            // Whose it is has not been kept.
+            // Its owner has not been kept.
             keys.know(Owner::of(None, None), id, of);
         }
     }

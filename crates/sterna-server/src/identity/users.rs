@@ -474,10 +474,7 @@ bob:$6$06v3aHF2XQ6mvI8m$Lhmg9Cc/mnRY8D8+oxt0FEwe/HeSIg+g5RmyYyEng6H9ZSZNgCTiNXV8
             Record::from_password("x", &vec![7; salt], iterations).unwrap()
         };
         let (weak, strong) = (record(4_096, 16), record(4_100, 24));
-        let mut text = format!("first:{weak}\n");
-        for number in 0..3 {
-            text += &format!("u{number}:{strong}\n");
-        }
+        let text = format!("first:{weak}\nu0:{strong}\nu1:{strong}\nu2:{strong}\n");
         fs::write(&path, text).unwrap();
         let users = Users::load(Some(&path)).unwrap();
         let kind = |users: &Users, name: &str| {

@@ -78,13 +78,12 @@ pub(crate) fn is_dynamic(topic: &str) -> bool {
 pub(crate) const DEAD_LETTER_TOPIC: &str = "x-opt-dead-letter-topic";
 
 /// The topics that a message had before it was a dead letter, as far as it is one.
-pub(crate) fn topics_before_death(message: &Message) -> impl Iterator<Item = &str> {
+pub(crate) fn topics_before_death(message: &Message) -> Vec<&str> {
     let parsed = PublishProperties::parse(message.properties(), PropertyContext::Publish).ok();
-    let properties: Vec<&str> = (parsed.iter().flat_map(PublishProperties::all))
+    (parsed.iter().flat_map(PublishProperties::all))
         .filter_map(|property| match property {
             Property::UserProperty(DEAD_LETTER_TOPIC, topic) => Some(topic),
             _ => None,
         })
-        .collect();
-    properties.into_iter()
+        .collect()
 }

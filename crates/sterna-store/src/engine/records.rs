@@ -209,7 +209,7 @@ impl<T> DerefMut for Guarded<T> {
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
         let it = self.0.take();
-        // Whoever needs to know reads the file anew.
+        // The file is read anew by those who need to know.
         let _ = guarded(|| {
             drop(it);
             Ok(())
@@ -280,13 +280,13 @@ pub(crate) fn open(disk: &Arc<dyn Disk>, cache_bytes: usize) -> Result<Option<Fo
         }
         Ok(file) => file,
     };
-    open_file(disk, file, cache_bytes).map(Some)
+    open_file(disk, &file, cache_bytes).map(Some)
 }
 
 /// As [`open`], from a file that may stand for that of the disk.
 pub(crate) fn open_file(
     disk: &Arc<dyn Disk>,
-    file: Arc<dyn DiskFile>,
+    file: &Arc<dyn DiskFile>,
     cache_bytes: usize,
 ) -> Result<Found, OpenError> {
     let name = || disk.display_name(FILE);
@@ -295,7 +295,7 @@ pub(crate) fn open_file(
         reason: format!("the records cannot be read: {reason}. {REMEDY}"),
     };
     let open = || {
-        let opened = guarded(|| open_database(disk, Arc::clone(&file), cache_bytes));
+        let opened = guarded(|| open_database(disk, Arc::clone(file), cache_bytes));
         opened.map(Guarded::new).map_err(damaged)
     };
     let mut database = open()?;
@@ -338,7 +338,6 @@ pub(crate) fn open_file(
     })
     .map_err(damaged)?;
     match integrity {
-        Ok(true) => {}
         Ok(false) => damage.push(Damage {
             file: name(),
             offset: 0,
@@ -348,7 +347,7 @@ pub(crate) fn open_file(
         }),
         // Else a record that is left out is what is damaged.
         Err(why) if damage.is_empty() => return Err(damaged(why)),
-        Err(_) => {}
+        Ok(true) | Err(_) => {}
     }
     Ok(Found {
         records: Records {

@@ -16,7 +16,7 @@ pub use export::{Exported, export};
 pub use import::{ImportError, Imported, import};
 pub use lines::{Counts, Item, LineError, LineReader, LineWriter};
 
-use crate::disk::{Disk, read_all};
+use crate::disk::{Disk, DiskFile, read_all};
 use crate::engine::changes::Changes;
 use crate::engine::records::{self, Applied};
 use crate::engine::{Damage, identity_without_records, missing_front, take_changes};
@@ -230,11 +230,8 @@ impl ClosedStore {
             Ok(file) => file,
         };
         // The library may repair the file when it opens it: not in the file itself.
-        let records = records::open_file(
-            disk,
-            Arc::new(Overlay::new(file)),
-            Settings::default().records_cache_bytes,
-        )?;
+        let file: Arc<dyn DiskFile> = Arc::new(Overlay::new(file));
+        let records = records::open_file(disk, &file, Settings::default().records_cache_bytes)?;
         Ok(Self {
             disk: Arc::clone(disk),
             files,

@@ -218,8 +218,8 @@ impl Keys {
         let jwks = jwks.ok_or("there is no list `keys`")?;
         let (mut all, mut left_out) = (self.clone(), Vec::new());
         for (at, jwk) in jwks.iter().enumerate() {
-            let key = (jwk.as_object().ok_or_else(|| "not an object".to_owned()))
-                .and_then(|jwk| Key::of_jwk(jwk));
+            let key =
+                (jwk.as_object().ok_or_else(|| "not an object".to_owned())).and_then(Key::of_jwk);
             let key = match key {
                 Ok(Some(key)) => key,
                 Ok(None) => continue,

@@ -3,7 +3,7 @@
 //! Only questions without any answer count: an answer, of whatever status, proves that the service lives. A service that
 //! cannot be reached is nobody's fault. One that falls silent may do so because of the question. So silence weighs by
 //! the address that asked. It is left alone for everybody after silence to enough of them, and for one address after
-//! silence to that one alone. Whoever was met with silence is not the first to ask after a pause.
+//! silence to that one alone. The first to ask after a pause is none that was met with silence.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
