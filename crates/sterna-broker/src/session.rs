@@ -15,7 +15,7 @@ use crate::message::{Message, Origin};
 use crate::name::SessionName;
 use crate::nodes::{List, NIL};
 use crate::records::SubscriptionRecord;
-use crate::rights::Endpoint;
+use crate::rights::{Endpoint, Holder};
 use crate::route::{Context, Rest, RouteFlags};
 use crate::store::Record;
 use crate::weight::Weight;
@@ -361,6 +361,15 @@ impl<P> BrokerSession<P> {
         }
         let will_ms = self.will.as_ref().map_or(NEVER_MS, |will| will.due_ms);
         self.expires_at_ms.min(self.sweep_at_ms()).min(will_ms)
+    }
+
+    /// Who has it, as rules ask.
+    pub(crate) fn holder(&self) -> Holder<'_> {
+        Holder {
+            client_id: self.name.id(),
+            owner: self.name.user(),
+            endpoint: self.endpoint(),
+        }
     }
 
     /// When to look for expired messages, while no consumer is connected.

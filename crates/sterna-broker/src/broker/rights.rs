@@ -109,7 +109,7 @@ impl<P: DoorState> Broker<P> {
 
     pub(super) fn admits(&self, session: &BrokerSession<P>) -> bool {
         let rights = self.rights.as_ref().filter(|_| !session.is_root());
-        rights.is_none_or(|rights| self.of_holder(session, |holder| rights.admits(holder)))
+        rights.is_none_or(|rights| rights.admits(session.holder()))
     }
 
     /// The right of a session to a filter, as a subscription's context keeps it; `None` where it may get nothing.
@@ -148,7 +148,7 @@ impl<P: DoorState> Broker<P> {
                 (topics_of_shared(filter), queue)
             }
         };
-        match self.of_holder(session, |holder| ask(rights, holder, topics, queue)) {
+        match ask(rights, session.holder(), topics, queue) {
             Right::Nothing => None,
             Right::Everything => Some(None),
             Right::Some(permit) => Some(Some(permit)),
@@ -266,9 +266,7 @@ impl<P: DoorState> Broker<P> {
         if entry.group == NIL {
             let session = &self.queues.sessions[slot];
             let rights = self.rights.as_ref().filter(|_| !session.is_root());
-            return rights.is_none_or(|rights| {
-                self.of_holder(session, |holder| rights.receives_message(holder, message))
-            });
+            return rights.is_none_or(|rights| rights.receives_message(session.holder(), message));
         }
         let mut subscriptions = self.queues.sessions[slot].subscriptions.iter();
         let of_group = subscriptions.find(|(_, known)| known.group == entry.group);
@@ -281,8 +279,7 @@ impl<P: DoorState> Broker<P> {
     /// Whether a rule denies a browser a message of the queue that it looks at.
     pub(super) fn is_denied(&self, slot: u32, message: &Message) -> bool {
         let session = &self.queues.sessions[slot];
-        (self.rights.as_ref())
-            .is_some_and(|rights| self.of_holder(session, |holder| rights.denies(holder, message)))
+        (self.rights.as_ref()).is_some_and(|rights| rights.denies(session.holder(), message))
     }
 
     /// Whether a session may have messages of a topic in its own queue.
@@ -290,25 +287,11 @@ impl<P: DoorState> Broker<P> {
         let session = &self.queues.sessions[slot];
         // The members of a root are who gets it.
         let rights = self.rights.as_ref().filter(|_| !session.is_root());
-        rights.is_none_or(|rights| self.of_holder(session, |holder| rights.receives(holder, topic)))
-    }
-
-    /// Asks about the holder of a session.
-    pub(super) fn of_holder<R>(
-        &self,
-        session: &BrokerSession<P>,
-        ask: impl FnOnce(Holder<'_>) -> R,
-    ) -> R {
-        ask(Holder {
-            client_id: session.name.id(),
-            owner: session.name.user(),
-            endpoint: session.endpoint(),
-        })
+        rights.is_none_or(|rights| rights.receives(session.holder(), topic))
     }
 
     fn varies(&self, session: &BrokerSession<P>) -> bool {
-        (self.rights.as_ref())
-            .is_some_and(|rights| self.of_holder(session, |holder| rights.varies(holder)))
+        (self.rights.as_ref()).is_some_and(|rights| rights.varies(session.holder()))
     }
 
     /// Whether a session's will may be published.
@@ -318,9 +301,7 @@ impl<P: DoorState> Broker<P> {
             let is_given = will
                 .given_until_ms
                 .is_some_and(|until_ms| now_ms < until_ms);
-            self.of_holder(session, |holder| {
-                self.permits_will(holder, &will.message, is_given.then_some(now_ms))
-            })
+            self.permits_will(session.holder(), &will.message, is_given.then_some(now_ms))
         })
     }
 
