@@ -61,7 +61,7 @@ impl<P: DoorState> Broker<P> {
                 if session.is_root() || session.state != State::Active {
                     return 0;
                 }
-                let is_admitted = self.of_holder(session, |holder| rights.admits(holder));
+                let is_admitted = Self::of_holder(session, |holder| rights.admits(holder));
                 let subscriptions = session.subscriptions.iter();
                 let lost = subscriptions.filter(|(filter, known)| {
                     let still = || {

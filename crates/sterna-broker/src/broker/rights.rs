@@ -109,7 +109,7 @@ impl<P: DoorState> Broker<P> {
 
     pub(super) fn admits(&self, session: &BrokerSession<P>) -> bool {
         let rights = self.rights.as_ref().filter(|_| !session.is_root());
-        rights.is_none_or(|rights| self.of_holder(session, |holder| rights.admits(holder)))
+        rights.is_none_or(|rights| Self::of_holder(session, |holder| rights.admits(holder)))
     }
 
     /// The right of a session to a filter, as a subscription's context keeps it; `None` where it may get nothing.
@@ -148,7 +148,7 @@ impl<P: DoorState> Broker<P> {
                 (topics_of_shared(filter), queue)
             }
         };
-        match self.of_holder(session, |holder| ask(rights, holder, topics, queue)) {
+        match Self::of_holder(session, |holder| ask(rights, holder, topics, queue)) {
             Right::Nothing => None,
             Right::Everything => Some(None),
             Right::Some(permit) => Some(Some(permit)),
@@ -279,15 +279,12 @@ impl<P: DoorState> Broker<P> {
         let session = &self.queues.sessions[slot];
         // The members of a root are who gets it.
         let rights = self.rights.as_ref().filter(|_| !session.is_root());
-        rights.is_none_or(|rights| self.of_holder(session, |holder| rights.receives(holder, topic)))
+        rights
+            .is_none_or(|rights| Self::of_holder(session, |holder| rights.receives(holder, topic)))
     }
 
     /// Asks about the holder of a session.
-    pub(super) fn of_holder<R>(
-        &self,
-        session: &BrokerSession<P>,
-        ask: impl FnOnce(Holder<'_>) -> R,
-    ) -> R {
+    pub(super) fn of_holder<R>(session: &BrokerSession<P>, ask: impl FnOnce(Holder<'_>) -> R) -> R {
         ask(Holder {
             client_id: session.name.id(),
             owner: session.name.user(),
@@ -297,7 +294,7 @@ impl<P: DoorState> Broker<P> {
 
     fn varies(&self, session: &BrokerSession<P>) -> bool {
         (self.rights.as_ref())
-            .is_some_and(|rights| self.of_holder(session, |holder| rights.varies(holder)))
+            .is_some_and(|rights| Self::of_holder(session, |holder| rights.varies(holder)))
     }
 
     /// Whether a session's will may be published.
@@ -307,7 +304,7 @@ impl<P: DoorState> Broker<P> {
             let is_given = will
                 .given_until_ms
                 .is_some_and(|until_ms| now_ms < until_ms);
-            self.of_holder(session, |holder| {
+            Self::of_holder(session, |holder| {
                 self.permits_will(holder, &will.message, is_given.then_some(now_ms))
             })
         })
