@@ -36,6 +36,9 @@ mod authorization;
 )]
 #[path = "../../crates/sterna-server/src/config/mod.rs"]
 mod config;
+#[allow(dead_code, reason = "its own crate uses more of it")]
+#[path = "../../crates/sterna-server/src/giving_way.rs"]
+mod giving_way;
 
 // The same of the client's.
 #[allow(

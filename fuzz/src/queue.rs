@@ -35,8 +35,8 @@ fn is_even(payload: &[u8]) -> bool {
 }
 
 impl Selector for Even {
-    fn selects(&self, message: &Message) -> bool {
-        is_even(message.payload())
+    fn selects(&self, message: &Message, _: &mut u64) -> Option<bool> {
+        Some(is_even(message.payload()))
     }
 }
 

@@ -134,7 +134,7 @@ mod tests {
             let other = SessionName::new(b.as_deref(), &y);
             prop_assert_eq!(name == other, (&a, &x) == (&b, &y));
             prop_assert_eq!((name.user(), name.id()), (a.as_deref(), &*x));
-            prop_assert_eq!(SessionName::of_text(name.text()), Some(name.clone()));
+            prop_assert_eq!(SessionName::of_text(name.text()), Some(name));
         }
 
         #[test]

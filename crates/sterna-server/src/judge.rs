@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 
+use sterna_broker::SessionName;
 use sterna_net::{ConnectionId, ConnectionInfo, TransportKind};
 
 use crate::audit;
@@ -104,13 +105,16 @@ pub(crate) fn waits_for_proof(
         || !Case::new(cx, info).is_ok_and(|case| case.is_right_at_once(claim))
 }
 
-/// The user that a client is if its claim holds; `None` where that shows only when it is judged.
-pub(crate) fn user_of(
+/// The session that a client means by an identifier if its claim holds; `None` where its user shows only when it is
+/// judged.
+pub(crate) fn session_of(
     cx: &Context<'_>,
     connection: ConnectionId,
     claim: Claim<'_>,
-) -> Option<Option<String>> {
-    Case::new(cx, cx.net.info(connection)?).ok()?.user_of(claim)
+    client_id: &str,
+) -> Option<SessionName> {
+    let case = Case::new(cx, cx.net.info(connection)?).ok()?;
+    case.session_of(claim, client_id)
 }
 
 /// Whether a client needs nothing beside its certificate. Bans do not count: a banned client is to learn of
@@ -302,26 +306,31 @@ impl<'a, 'c> Case<'a, 'c> {
         }
     }
 
-    /// See [`user_of`].
-    fn user_of(&self, claim: Claim<'_>) -> Option<Option<String>> {
+    /// See [`session_of`].
+    fn session_of(&self, claim: Claim<'_>, client_id: &str) -> Option<SessionName> {
+        let named = |user: Option<&str>| Some(SessionName::new(user, client_id));
         let policy = self.cx.policy;
         let known = match claim {
+            Claim::Password("", b"") => self.quiet(),
+            Claim::Password(name, b"") if is_token_as_name(policy, name) => {
+                return named(policy.issuer.claimed_user(name.as_bytes()).as_deref());
+            }
             Claim::Password(_, token) | Claim::Token(token)
                 if policy.issuer.is_configured() && is_token(token) =>
             {
-                return Some(policy.issuer.claimed_user(token));
+                return named(policy.issuer.claimed_user(token).as_deref());
             }
             Claim::Password(user, password)
                 if policy.users.are_configured() && !password.is_empty() =>
             {
-                return Some(Some(user.to_owned()));
+                return named(Some(user));
             }
             Claim::Nothing | Claim::Password(..) => self.quiet(),
             Claim::Holder(name) => self.holder(name),
             Claim::Token(_) | Claim::Exchange(..) => return None,
         };
         match known {
-            Ok(Verdict::Known(identity)) => Some(identity.user().map(str::to_owned)),
+            Ok(Verdict::Known(identity)) => named(identity.user()),
             _ => None,
         }
     }

@@ -67,9 +67,9 @@ fn turns(cluster: &mut Cluster, clients: &[Client], work: &AtomicU64) -> Vec<Vec
     all
 }
 
-fn dear(end: &'static str, work: &Arc<AtomicU64>) -> Option<Arc<dyn Selector>> {
+fn dear(end: &'static str, work: &Arc<AtomicU64>) -> Arc<dyn Selector> {
     let work = Arc::clone(work);
-    Some(Arc::new(Dear { end, work }))
+    Arc::new(Dear { end, work })
 }
 
 fn names(range: std::ops::Range<u32>, end: &str) -> Vec<String> {
@@ -83,7 +83,7 @@ fn members_of_a_queue_look_at_it_in_turns() {
     cluster.keep(0, QUEUE);
     let mut members = Vec::new();
     for (name, end) in [("a", "a"), ("b", "b"), ("none", "never"), ("c", "c")] {
-        let client = cluster.open_on_demand(0, name, dear(end, &work));
+        let client = cluster.open_on_demand(0, name, Some(dear(end, &work)));
         cluster.subscribe(client, QUEUE, qos(Qos::AtLeastOnce));
         cluster.demand(client, 1_000);
         members.push(client);
@@ -115,7 +115,7 @@ fn who_takes_credit_back_learns_first_what_is_for_him() {
         cluster.publish(0, "q", &payload, Qos::AtLeastOnce);
     }
     cluster.publish(0, "q", "last", Qos::AtLeastOnce);
-    let client = cluster.open_on_demand(0, "a", dear("last", &work));
+    let client = cluster.open_on_demand(0, "a", Some(dear("last", &work)));
     cluster.subscribe(client, QUEUE, qos(Qos::AtLeastOnce));
     cluster.demand(client, 5);
     cluster.start_drain(client);
@@ -141,7 +141,7 @@ fn subscriptions_and_retained_messages_wait_for_their_look() {
     }
     let mut clients = Vec::new();
     for number in 0..5 {
-        let client = cluster.open_on_demand(0, &format!("c{number}"), dear("a", &work));
+        let client = cluster.open_on_demand(0, &format!("c{number}"), Some(dear("a", &work)));
         cluster.subscribe(client, "r/#", qos(Qos::AtLeastOnce));
         cluster.demand(client, 1_000);
         clients.push(client);
@@ -215,7 +215,7 @@ fn browsers_look_in_turns() {
     }
     let mut clients = Vec::new();
     for number in 0..3 {
-        let client = cluster.open_on_demand(0, &format!("c{number}"), dear("a", &work));
+        let client = cluster.open_on_demand(0, &format!("c{number}"), Some(dear("a", &work)));
         let now_ms = cluster.now_ms;
         let browsed = cluster.broker(0).browse(now_ms, client.key, QUEUE);
         browsed.expect("a queue");
@@ -247,7 +247,7 @@ fn what_waits_in_the_log_is_looked_at_in_turns() {
     cluster.keep(0, QUEUE);
     let members: Vec<_> = (0..3)
         .map(|number| {
-            let client = cluster.open_on_demand(0, &format!("c{number}"), dear("a", &work));
+            let client = cluster.open_on_demand(0, &format!("c{number}"), Some(dear("a", &work)));
             cluster.subscribe(client, QUEUE, qos(Qos::AtLeastOnce));
             cluster.demand(client, 1_000);
             client
@@ -276,7 +276,7 @@ fn a_consumer_whose_selector_takes_too_much_is_let_go() {
         let work = Arc::default();
         let mut cluster = Cluster::new(shards);
         cluster.keep(0, QUEUE);
-        let member = cluster.open_on_demand(shards - 1, "member", dear("a", &work));
+        let member = cluster.open_on_demand(shards - 1, "member", Some(dear("a", &work)));
         cluster.subscribe(member, QUEUE, qos(Qos::AtLeastOnce));
         cluster.demand(member, 10);
         cluster.run();
@@ -295,7 +295,7 @@ fn a_consumer_whose_selector_takes_too_much_is_let_go() {
         cluster.demand(other, 0);
         cluster.run();
         cluster.publish(0, "q", "dear c", Qos::AtLeastOnce);
-        let browser = cluster.open_on_demand(shards - 1, "browser", dear("a", &work));
+        let browser = cluster.open_on_demand(shards - 1, "browser", Some(dear("a", &work)));
         let now_ms = cluster.now_ms;
         let broker = cluster.broker(shards - 1);
         (broker.browse(now_ms, browser.key, QUEUE)).expect("a queue");
@@ -323,7 +323,7 @@ fn a_durable_session_keeps_what_was_too_dear() {
         on_demand: false,
         selector,
     };
-    let (consumer, opened) = cluster.start_request(0, request(dear("a", &work)));
+    let (consumer, opened) = cluster.start_request(0, request(Some(dear("a", &work))));
     let client = cluster.opened(0, consumer, opened);
     cluster.subscribe(client, "t", qos(Qos::AtLeastOnce));
     for payload in ["1a", "dear a", "2a", "2b"] {

@@ -6,7 +6,9 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Broker;
-use crate::memory::LEAST_CEILING_BYTES;
+
+/// The least ceiling, in bytes: the program itself has to fit.
+pub(crate) const LEAST_CEILING_BYTES: u64 = 64 << 20;
 
 /// The memory that the process may take: N bytes, or a share of the system's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

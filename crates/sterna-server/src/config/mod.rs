@@ -63,6 +63,7 @@ pub use limit::{Exceeded, Limit};
 pub use listener::{EarlyData, Listener, ListenerUrl, ListenerUrlError, Protocol, Scheme};
 pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, located, parse, rule_lines};
 pub use log::{AuditLevel, Log, LogFormat, Sys};
+pub(crate) use memory::LEAST_CEILING_BYTES;
 pub use memory::MemoryCeiling;
 pub use mqtt::Mqtt;
 pub use network::{Network, ProxyProtocol};

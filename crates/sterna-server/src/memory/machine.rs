@@ -3,13 +3,11 @@
 use std::fs;
 use std::sync::OnceLock;
 
-use crate::config::MemoryCeiling;
+use crate::config::{LEAST_CEILING_BYTES, MemoryCeiling};
 
 /// Where the system says how much this process has.
 const OWN_PAGES: &str = "/proc/self/statm";
 
-/// The least ceiling, in bytes: the program itself has to fit.
-pub(crate) const LEAST_CEILING_BYTES: u64 = 64 << 20;
 /// What a thread maps: its stack, and what the allocator keeps for it.
 const THREAD_BYTES: u64 = 6 << 20;
 /// Threads beside the shards and those that check passwords.

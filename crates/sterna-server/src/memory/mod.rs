@@ -24,7 +24,7 @@ use sterna_store::UsageReader;
 
 use crate::config::{Broker, Config};
 pub use allocator::{Unused, give_back_with, keep_one_heap};
-pub(crate) use machine::{LEAST_CEILING_BYTES, ceiling_bytes};
+pub(crate) use machine::ceiling_bytes;
 pub use stages::Stage;
 use stages::Thresholds;
 pub(crate) use watch::Watch;

@@ -4,7 +4,6 @@
 //! forged. So a packet is handled early only if it takes nothing from anybody, even if its client has come by another
 //! connection in the meantime: `docs/quic.md`, "Early data".
 
-use sterna_broker::SessionName;
 use sterna_mqtt::packet::{Connect, Publish, Subscribe};
 use sterna_mqtt::{Frame, Packet, PacketType, topic};
 
@@ -14,7 +13,7 @@ use super::connect::claim_of;
 use crate::authorization::MessageKind;
 use crate::config::EarlyData;
 use crate::context::Context;
-use crate::judge::{user_of, waits_for_proof};
+use crate::judge::{session_of, waits_for_proof};
 
 /// Whether a packet may be handled although the handshake is not complete.
 pub(super) fn may_be_early(cx: &Context<'_>, client: &Client, frame: &Frame<'_>) -> bool {
@@ -54,10 +53,9 @@ fn may_connect(cx: &Context<'_>, client: &Client, connect: &Connect<'_>, is_all:
     if is_all || connect.client_id.is_empty() {
         return true;
     }
-    let Some(user) = user_of(cx, client.id, claim) else {
+    let Some(name) = session_of(cx, client.id, claim, connect.client_id) else {
         return false;
     };
-    let name = SessionName::new(user.as_deref(), connect.client_id);
     let expiry_s = Admission::expiry_s(connect, &cx.policy.mqtt);
     (cx.broker).takes_nothing(&name, connect.clean_start, expiry_s)
 }
