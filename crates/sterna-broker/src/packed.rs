@@ -207,7 +207,7 @@ pub(crate) fn generation(packed: &[u8]) -> Option<u32> {
     short(&mut fields)
 }
 
-/// Who holds a packed session, and the bytes that they are charged with for it.
+/// The holder of a packed session, and the bytes that they are charged with for it.
 pub(crate) fn charge(packed: &[u8]) -> Option<(Principal, u32)> {
     let mut fields = Fields::new(packed);
     fields.byte()?;

@@ -363,7 +363,7 @@ impl<P> BrokerSession<P> {
         self.expires_at_ms.min(self.sweep_at_ms()).min(will_ms)
     }
 
-    /// Who has it, as rules ask.
+    /// Its holder, as rules ask.
     pub(crate) fn holder(&self) -> Holder<'_> {
         Holder {
             client_id: self.name.id(),

@@ -140,7 +140,7 @@ impl<P> Sessions<P> {
         }
     }
 
-    /// Who holds a session, and the bytes that they are charged with for it.
+    /// The holder of a session, and the bytes that they are charged with for it.
     pub(crate) fn charge(&self, slot: u32) -> Option<(Principal, u32)> {
         match self.slots.get(slot as usize)? {
             Slot::Open(session) => Some((session.weight.principal, session.weight.charged)),

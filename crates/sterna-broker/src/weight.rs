@@ -1,4 +1,4 @@
-//! What sessions take of memory, as measured: `tests/memory/` of the crate `sterna` compares it with the system's
+//! Memory that sessions take, as measured: `tests/memory/` of the crate `sterna` compares it with the system's
 //! figures.
 
 use crate::api::DoorState;
@@ -32,7 +32,7 @@ pub(crate) fn route_bytes(filter: &str, shards: u16) -> u64 {
 pub(crate) struct Weight {
     /// Those that hold it.
     pub(crate) principal: Principal,
-    /// What they are charged with.
+    /// Bytes that they are charged with.
     pub(crate) charged: u32,
 }
 

@@ -1,6 +1,6 @@
 //! Opening, closing and ending sessions (MQTT 5.0, sections 3.1 and 4.1).
 
-use std::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr};
 
 use super::Broker;
 use super::wills::new_will;

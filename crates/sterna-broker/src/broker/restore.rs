@@ -318,7 +318,7 @@ impl<P: DoorState> Broker<P> {
         true
     }
 
-    /// Who holds a session of a store; it has entered.
+    /// The principal of a session of a store; it has entered.
     fn principal_of_stored(&self, name: &SessionName, record: &SessionRecord) -> Principal {
         let principals = self.directory.principals();
         match (name.user(), record.network) {

@@ -1,4 +1,4 @@
-//! What sessions hold of memory, and the end of those that hold most: see
+//! Memory that sessions hold, and the end of those that hold most: see
 //! [`Principals`](crate::Principals).
 
 use super::Broker;
@@ -11,9 +11,9 @@ use crate::session::{BrokerSession, State};
 /// About the memory that a session takes, in bytes. Bodies that it shares with others are included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SessionBytes {
-    /// What is given back when its connection ends.
+    /// Bytes that are given back when its connection ends.
     pub connected: u64,
-    /// What stays then: 0 where the session ends with its connection.
+    /// Bytes that stay then: 0 where the session ends with its connection.
     pub lasting: u64,
 }
 
@@ -22,7 +22,7 @@ pub struct SessionBytes {
 pub struct LastingSession {
     /// About the bytes that its end gives back.
     pub bytes: u64,
-    /// Who holds it.
+    /// Its holder.
     pub principal: Principal,
     slot: u32,
     generation: u32,

@@ -230,7 +230,7 @@ impl Directory {
         self.subscriptions.load(Ordering::Relaxed)
     }
 
-    /// Who holds memory: users and networks.
+    /// The holders of memory: users and networks.
     #[must_use]
     pub const fn principals(&self) -> &Principals {
         &self.principals
@@ -513,7 +513,7 @@ impl Directory {
         is_removed
     }
 
-    /// Whether there is memory for what a principal has anew. What a store has is admitted always.
+    /// Whether there is memory for what a principal has anew. It is admitted always where a store has it.
     fn admits(&self, admission: Admission, principal: Principal) -> bool {
         if admission != Admission::Limited {
             return true;

@@ -1,12 +1,12 @@
-//! Who holds memory: users, and where clients have no user, their networks.
+//! The holders of memory: users, and where clients have no user, their networks.
 //!
 //! Nobody has a fixed part, for a fleet may have one user or one address. The bytes of each are counted, and where
 //! memory is short, the *heavy* ones cannot grow: those that hold at least half of what the heaviest holds. So two that
 //! outgrow each other in turn are both heavy.
 
+use core::net::{IpAddr, Ipv6Addr};
 use std::collections::HashMap;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -74,7 +74,7 @@ pub struct Principals {
     bytes: Box<[AtomicU64]>,
     /// Of all bytes those that last: sessions with what belongs to them.
     lasting_bytes: AtomicU64,
-    /// What the heaviest held at the last [`judge`](Self::judge).
+    /// Bytes that the heaviest held at the last [`judge`](Self::judge).
     heaviest_bytes: AtomicU64,
 }
 

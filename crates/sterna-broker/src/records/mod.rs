@@ -7,8 +7,8 @@ mod carried;
 mod judged;
 mod wire;
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use crate::message::Qos;
 use crate::name::SessionName;

@@ -59,7 +59,7 @@ pub(crate) struct Sips {
 /// A connection, as a round weighs it while memory is short.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weighed {
-    /// Who holds it; it has entered for that.
+    /// Its holder, which has entered for that.
     pub(crate) principal: Principal,
     /// About the bytes that its end gives back.
     pub(crate) bytes: u64,

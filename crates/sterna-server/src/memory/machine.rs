@@ -8,7 +8,7 @@ use crate::config::{LEAST_CEILING_BYTES, MemoryCeiling};
 /// Where the system says how much this process has.
 const OWN_PAGES: &str = "/proc/self/statm";
 
-/// What a thread maps: its stack, and what the allocator keeps for it.
+/// Bytes that a thread maps: its stack, and what the allocator keeps for it.
 const THREAD_BYTES: u64 = 6 << 20;
 /// Threads beside the shards and those that check passwords.
 const THREADS: u64 = 16;
@@ -18,7 +18,7 @@ const LOWERED_PERCENT: u8 = 80;
 /// Memory that this process may have, in bytes; `None` where the system does not say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Room {
-    /// What limits on this process and its control groups leave.
+    /// Bytes that limits on this process and its control groups leave.
     limits_bytes: Option<u64>,
     machine_bytes: Option<u64>,
 }

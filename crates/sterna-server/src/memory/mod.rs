@@ -156,7 +156,7 @@ struct Share {
 
 /// Much is this part of what is used.
 const MUCH: u64 = 4;
-/// What is left to those that have little each, as a part of the ceiling. With retained messages and the program it is
+/// Room for those that have little each, as a part of the ceiling. With retained messages and the program it is
 /// below the end of the first stage.
 const WORTH: u64 = 10;
 /// Turns of a shard after which it looks, however little it holds.
@@ -281,7 +281,7 @@ impl Memory {
         Stage::of_number(self.stage.load(Ordering::Relaxed))
     }
 
-    /// Who holds memory.
+    /// The holders of memory.
     pub(crate) fn principals(&self) -> &Principals {
         self.directory.principals()
     }

@@ -23,7 +23,7 @@ pub(super) struct Shortage {
     pub(super) next_ms: Option<u64>,
     /// Whether there is more room to be made in queues.
     pub(super) is_relieving: bool,
-    /// What clients and queues held at the last round, by principals that have entered for it.
+    /// Bytes that clients and queues held at the last round, by principals that have entered for it.
     weighed: Vec<(Principal, u64)>,
     /// Bytes that clients were ended for, and when: the system has them back a little later.
     shed: (u64, u64),
@@ -334,7 +334,7 @@ impl Shard {
     }
 }
 
-/// What was ended because memory is short.
+/// Counts of those that were ended because memory is short.
 #[derive(Debug, Default)]
 struct Ended {
     connections: usize,

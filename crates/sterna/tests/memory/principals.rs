@@ -144,7 +144,7 @@ fn wills(to: SocketAddr) -> Vec<TcpStream> {
         let will = [
             &text("will")[..],
             &65_000_u16.to_be_bytes(),
-            &[b'w'; 65_000],
+            &vec![b'w'; 65_000],
         ];
         let name = text(&format!("will-{number}"));
         let connect = packet(0x10, &[&head[..], &name, &will.concat()].concat());
@@ -155,7 +155,7 @@ fn wills(to: SocketAddr) -> Vec<TcpStream> {
 }
 
 fn partial_packets(to: SocketAddr) -> Vec<TcpStream> {
-    let whole = publish("partial", 1, &[b'x'; 30_000], false);
+    let whole = publish("partial", 1, &vec![b'x'; 30_000], false);
     let attempts = (0..7_000).filter_map(|number| {
         let mut stream = connect_from(ATTACKER, to).ok()?;
         stream

@@ -67,7 +67,7 @@ fn nobody_is_kept_out_by_who_came_first_with_the_same_client_identifier() {
             let password = user.map(|user| format!("{user}-pass"));
             let connect = Connect {
                 user_name: user,
-                password: password.as_ref().map(|password| password.as_bytes()),
+                password: password.as_ref().map(String::as_bytes),
                 clean_start: false,
                 properties: if version == Version::V5 {
                     properties.properties()

@@ -39,7 +39,7 @@ pub(super) struct Session {
     /// Its name, as `list` shows it: of MQTT the client identifier, of HTTP `$http/NAME`, of AMQP
     /// `$amqp/CONTAINER/LINK`, with `/~` where it ends with its connection
     #[arg(value_name = "SESSION")]
-    session: String,
+    name: String,
     /// The user whose session it is. Without it, there may be one of the name alone
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
@@ -58,20 +58,20 @@ impl Session {
             None if !self.nobody => self.find_user(admin).await?,
             user => user.clone(),
         };
-        let resource = format!("/sessions/{}{behind}", segment(&self.session));
+        let resource = format!("/sessions/{}{behind}", segment(&self.name));
         Ok(path(&resource, &[("user", &user)]))
     }
 
     /// The user of the only session of the name; `None` also where there is none.
     async fn find_user(&self, admin: &Admin) -> Result<Option<String>, Failure> {
-        let named = format!("/sessions?name={}", segment(&self.session));
+        let named = format!("/sessions?name={}", segment(&self.name));
         let found = admin.list(&named, 10).await?.items;
         let users = found.iter().map(|session| session["user"].as_str());
         let users: Vec<Option<&str>> = users.collect();
         if let [] | [_] = users[..] {
             return Ok(users.first().copied().flatten().map(str::to_owned));
         }
-        let name = table::harmless(&self.session);
+        let name = table::harmless(&self.name);
         let mut text = format!("several users have a session {name}: name one by");
         for (at, user) in users.into_iter().enumerate() {
             let comma = if at == 0 { "" } else { "," };
@@ -104,7 +104,7 @@ async fn about(admin: &Admin, action: &Sessions, most: usize) -> Result<Shown, F
         Sessions::End(session) => {
             let path = session.path(admin, "").await?;
             let answer = admin.call(Method::Delete, &path, None).await?;
-            let words = format_args!("the session {} has ended", session.session);
+            let words = format_args!("the session {} has ended", session.name);
             Ok(Shown::done(answer, words))
         }
         Sessions::Remove { user } => {
