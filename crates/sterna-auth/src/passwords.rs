@@ -80,6 +80,8 @@ impl fmt::Display for Kept {
 pub struct PasswordFile {
     lines: Vec<Line>,
     users: HashMap<String, (usize, Kept)>,
+    /// A user with a record of Mosquitto's: each check of a password asks for one.
+    some_foreign: Option<String>,
 }
 
 impl PasswordFile {
@@ -137,6 +139,11 @@ impl PasswordFile {
         if !prepared(user, MAX_USER_BYTES) || user.contains(':') || user.starts_with('#') {
             return Err(RecordError::User);
         }
+        if matches!(record, Kept::Foreign(_)) {
+            self.some_foreign = Some(user.to_owned());
+        } else {
+            self.forget_foreign(user);
+        }
         if let Some((_, old)) = self.users.get_mut(user) {
             *old = record;
             return Ok(false);
@@ -153,6 +160,7 @@ impl PasswordFile {
             return false;
         };
         self.lines[at] = Line::Removed;
+        self.forget_foreign(user);
         true
     }
 
@@ -177,7 +185,18 @@ impl PasswordFile {
     /// Some record that Mosquitto has made: a check of it costs as much as one of the others, where they were made alike.
     #[must_use]
     pub fn any_foreign(&self) -> Option<&ForeignRecord> {
-        self.users().find_map(|user| self.foreign(user))
+        self.foreign(self.some_foreign.as_deref()?)
+    }
+
+    /// Names another user with such a record, where this one was it.
+    fn forget_foreign(&mut self, user: &str) {
+        if self.some_foreign.as_deref() == Some(user) {
+            let mut users = self.users.iter();
+            let another = users.find(|(name, (_, kept))| {
+                matches!(kept, Kept::Foreign(_)) && name.as_str() != user
+            });
+            self.some_foreign = another.map(|(name, _)| name.clone());
+        }
     }
 
     /// Whether there is a user of this name, with a record of any form.
@@ -300,6 +319,7 @@ mod tests {
         );
         assert!(!file.set("ann", record("pass word")).unwrap());
         assert!(file.foreign("ann").is_none() && file.get("ann").is_some());
+        assert!(file.any_foreign().is_none());
         assert!(file.to_string().starts_with("ann:SCRAM-SHA-256$"));
     }
 

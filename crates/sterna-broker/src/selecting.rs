@@ -56,6 +56,8 @@ pub(crate) enum Asked {
 pub(crate) struct Work {
     per_turn: u64,
     left: Cell<u64>,
+    /// The kind of work that was first in the last turn.
+    first: u8,
     dear: RefCell<Vec<Asked>>,
     /// Sessions whose first message is to be looked at.
     pub(crate) sessions: Vec<u32>,
@@ -74,6 +76,7 @@ impl Work {
         Self {
             per_turn,
             left: Cell::new(per_turn),
+            first: 0,
             dear: RefCell::new(Vec::new()),
             sessions: Vec::new(),
             groups: Vec::new(),
@@ -95,6 +98,12 @@ impl Work {
             && self.browsers.is_empty()
             && self.lookups.is_empty()
             && self.recalls.is_empty())
+    }
+
+    /// The number of the kind of work that has the steps of this turn first.
+    pub(crate) const fn next_first(&mut self) -> usize {
+        self.first = self.first.wrapping_add(1);
+        self.first as usize
     }
 
     /// A turn begins.
@@ -135,7 +144,7 @@ impl Work {
 
     /// A lookup of retained messages has been at so many places.
     pub(crate) fn visited(&self, places: usize) {
-        let steps = places as u64 * STEPS_PER_PLACE;
+        let steps = places.max(1) as u64 * STEPS_PER_PLACE;
         self.left.set(self.left.get().saturating_sub(steps));
     }
 
@@ -143,7 +152,13 @@ impl Work {
         let mut known = self.lookups.iter_mut();
         let known = known.find(|(of, by, _)| (*of, *by) == (slot, generation));
         if let Some((.., lookups)) = known {
-            lookups.push_back(lookup);
+            // Of a filter that is subscribed to again, the last one counts.
+            let same = lookups.iter_mut().find(|one| one.filter == lookup.filter);
+            if let Some(same) = same {
+                *same = lookup;
+            } else {
+                lookups.push_back(lookup);
+            }
         } else {
             let lookups = VecDeque::from([lookup]);
             self.lookups.push_back((slot, generation, lookups));

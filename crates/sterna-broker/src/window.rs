@@ -294,9 +294,10 @@ impl<P> Queues<P> {
         messages: &[(u64, Arc<Message>)],
         next: u64,
     ) {
-        let mut reached = 0;
+        let (mut reached, mut is_first) = (0, true);
         for &(position, tag) in reading.batch.iter().filter(|&&(at, _)| at < next) {
             reached = tag;
+            let is_first = std::mem::take(&mut is_first);
             let Some(group) = self.groups.get(&id) else {
                 return;
             };
@@ -325,11 +326,12 @@ impl<P> Queues<P> {
                     .find(|taste| matches!(taste, Taste::Wanted | Taste::Later))
                     .unwrap_or(Taste::Unwanted),
             };
-            if taste == Taste::Later {
+            if taste == Taste::Later && !is_first {
                 reached = tag - 1;
                 break;
             }
-            if taste == Taste::Wanted {
+            // The answers about one message may take more than a turn has. In memory each member goes on by itself.
+            if matches!(taste, Taste::Wanted | Taste::Later) {
                 self.load(id, tag, message);
             }
         }

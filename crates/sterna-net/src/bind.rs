@@ -85,13 +85,10 @@ pub fn bind<M: Send + 'static>(
     }
     let config = Arc::new(config.clone());
     let clock = config.clock.unwrap_or_else(Clock::start);
-    let peers = Peers::new(
-        config.connections_per_address,
-        listeners
-            .iter()
-            .map(|listener| listener.connections)
-            .collect(),
-    );
+    let of_listeners: Vec<usize> = (listeners.iter())
+        .map(|listener| listener.connections)
+        .collect();
+    let peers = Peers::new(config.connections_per_address, &of_listeners);
     let mut polls = Vec::with_capacity(shards);
     let mut mailboxes = Vec::with_capacity(shards);
     for _ in 0..shards {

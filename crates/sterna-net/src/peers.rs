@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::counters::RefusedConnection;
@@ -23,38 +24,50 @@ fn network(peer: IpAddr) -> Network {
 /// Counts connections by address and by listener.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    most: usize,
-    /// Most connections of each listener.
-    most_of_listeners: Box<[usize]>,
-    counts: Mutex<Counts>,
+    /// By their indexes; the last one stands for all others.
+    listeners: Box<[Arc<OfListener>]>,
 }
 
-#[derive(Debug, Default)]
-struct Counts {
+/// Counts the connections of a listener.
+#[derive(Debug)]
+struct OfListener {
+    most: usize,
+    count: AtomicUsize,
+    addresses: Arc<Addresses>,
+}
+
+/// Counts the connections from each address.
+#[derive(Debug)]
+struct Addresses {
+    most: usize,
     /// Peers choose the keys, so the map must not become slow by chosen keys.
-    addresses: HashMap<Network, usize>,
-    listeners: Box<[usize]>,
+    counts: Mutex<HashMap<Network, usize>>,
 }
 
 /// The place of one connection, given back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
-    peers: Arc<Peers>,
+    listener: Arc<OfListener>,
     network: Network,
-    listener: u16,
 }
 
 impl Peers {
     /// Admits at most `most` connections from one address, and of each listener as many as are named in their order.
-    pub(crate) fn new(most: usize, most_of_listeners: Box<[usize]>) -> Arc<Self> {
-        let counts = Counts {
-            addresses: HashMap::new(),
-            listeners: vec![0; most_of_listeners.len()].into(),
-        };
-        Arc::new(Self {
+    pub(crate) fn new(most: usize, most_of_listeners: &[usize]) -> Arc<Self> {
+        let addresses = Arc::new(Addresses {
             most,
-            most_of_listeners,
-            counts: Mutex::new(counts),
+            counts: Mutex::default(),
+        });
+        let of_listener = |most: usize| {
+            Arc::new(OfListener {
+                most,
+                count: AtomicUsize::new(0),
+                addresses: Arc::clone(&addresses),
+            })
+        };
+        let listeners = most_of_listeners.iter().copied().chain([usize::MAX]);
+        Arc::new(Self {
+            listeners: listeners.map(of_listener).collect(),
         })
     }
 
@@ -62,57 +75,45 @@ impl Peers {
     ///
     /// # Errors
     /// The address, or the listener, has as many as it may.
-    pub(crate) fn enter(
-        self: &Arc<Self>,
-        peer: IpAddr,
-        listener: u16,
-    ) -> Result<Place, RefusedConnection> {
-        let (network, at) = (network(peer), usize::from(listener));
-        let mut counts = self.counts();
-        let Counts {
-            addresses,
-            listeners,
-        } = &mut *counts;
-        let most_here = self.most_of_listeners.get(at).copied();
-        if let (Some(count), Some(most)) = (listeners.get(at), most_here)
-            && *count >= most
-        {
+    pub(crate) fn enter(&self, peer: IpAddr, listener: u16) -> Result<Place, RefusedConnection> {
+        let network = network(peer);
+        let at = usize::from(listener).min(self.listeners.len() - 1);
+        let listener = &self.listeners[at];
+        let mut counts = listener.addresses.counts();
+        // Both counts change while the addresses are locked.
+        if listener.count.load(Ordering::Relaxed) >= listener.most {
             return Err(RefusedConnection::ConnectionsPerListener);
         }
-        let count = addresses.entry(network).or_default();
-        if *count >= self.most {
+        let count = counts.entry(network).or_default();
+        if *count >= listener.addresses.most {
             return Err(RefusedConnection::ConnectionsPerAddress);
         }
         *count += 1;
-        if let Some(count) = listeners.get_mut(at) {
-            *count += 1;
-        }
+        listener.count.fetch_add(1, Ordering::Relaxed);
         drop(counts);
         Ok(Place {
-            peers: Arc::clone(self),
+            listener: Arc::clone(listener),
             network,
-            listener,
         })
     }
+}
 
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+impl Addresses {
+    fn counts(&self) -> MutexGuard<'_, HashMap<Network, usize>> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut counts = self.peers.counts();
-        if let Some(count) = counts.listeners.get_mut(usize::from(self.listener)) {
-            *count -= 1;
-        }
-        let addresses = &mut counts.addresses;
-        if let Some(count) = addresses.get_mut(&self.network) {
+        let mut counts = self.listener.addresses.counts();
+        self.listener.count.fetch_sub(1, Ordering::Relaxed);
+        if let Some(count) = counts.get_mut(&self.network) {
             *count -= 1;
             if *count == 0 {
-                addresses.remove(&self.network);
-                if addresses.is_empty() {
-                    addresses.shrink_to(64);
+                counts.remove(&self.network);
+                if counts.is_empty() {
+                    counts.shrink_to(64);
                 }
             }
         }
@@ -125,7 +126,7 @@ mod tests {
 
     #[test]
     fn an_address_has_so_many_places_and_gets_them_back() {
-        let peers = Peers::new(2, Box::default());
+        let peers = Peers::new(2, &[]);
         let enter = |text: &str| peers.enter(text.parse().expect("an address"), 0);
         let first = enter("192.0.2.1").expect("a place");
         let _second = enter("::ffff:192.0.2.1").expect("the same address");
@@ -138,23 +139,21 @@ mod tests {
         drop(first);
         drop(other);
         assert!(enter("192.0.2.1").is_ok());
-        assert_eq!(
-            peers.counts().addresses.len(),
-            2,
-            "who is gone is forgotten"
-        );
+        let counts = peers.listeners[0].addresses.counts();
+        assert_eq!(counts.len(), 2, "who is gone is forgotten");
     }
 
     #[test]
     fn a_listener_has_so_many_places_and_gets_them_back() {
-        let peers = Peers::new(9, [1, usize::MAX].into());
+        let peers = Peers::new(9, &[1, usize::MAX]);
         let enter = |host: u8, listener| peers.enter([192, 0, 2, host].into(), listener);
         let first = enter(1, 0).expect("a place");
         assert_eq!(
             enter(2, 0).err(),
             Some(RefusedConnection::ConnectionsPerListener)
         );
-        assert_eq!(peers.counts().addresses.len(), 1, "it has left nothing");
+        let known = peers.listeners[0].addresses.counts().len();
+        assert_eq!(known, 1, "it has left nothing");
         let _other = enter(1, 1).expect("another listener");
         drop(first);
         assert!(enter(2, 0).is_ok());

@@ -415,14 +415,18 @@ impl<'a, 'c> Case<'a, 'c> {
         if is_alone && self.named.as_deref().is_some_and(|name| name == user) {
             return self.quiet();
         }
-        if !sterna_auth::is_user_name(user) {
+        let is_asked = webhook.authenticates() && !users.has(user);
+        let credentials = Credentials::Password(user, password);
+        // A token may be longer than a name, and have other characters.
+        if is_asked && is_alone {
+            return self.asked(connection, number, credentials);
+        }
+        // A signed token that is shown beside a password is nobody's name, and not to be logged as one.
+        if !sterna_auth::is_user_name(user) || is_token(user.as_bytes()) {
             return Err(Refusal::Password);
         }
-        if webhook.authenticates() && !users.has(user) {
-            if !is_alone {
-                self.agree(user)?;
-            }
-            let credentials = Credentials::Password(user, password);
+        if is_asked {
+            self.agree(user)?;
             return self.asked(connection, number, credentials);
         }
         self.agree(user)?;
@@ -557,10 +561,8 @@ impl<'a, 'c> Case<'a, 'c> {
         number: u64,
         credentials: Credentials<'_>,
     ) -> Result<Verdict, Refusal> {
-        let subject = match credentials {
-            Credentials::Password(user, _) => Subject::User(user),
-            Credentials::Token(token) => Subject::Token(token),
-        };
+        let tried = Guessed::of(credentials);
+        let subject = tried.subject();
         let wrong = match credentials {
             Credentials::Password(..) => Refusal::Password,
             Credentials::Token(_) => Refusal::Token,
@@ -602,12 +604,11 @@ impl<'a, 'c> Case<'a, 'c> {
         let checker = self.cx.checker.cloned();
         let (limits, address) = (self.cx.policy.guessing.clone(), self.info.peer.ip());
         let (now_ms, named) = (self.now_ms, self.named.clone());
-        let subject = Guessed::of(credentials);
         let ticket = webhook.authenticate(&login, move |answer| {
             if let (Some(checker), Ok(known)) = (checker, &answer) {
                 let is_right = known.is_some();
                 let mut guesses = checker.guesses();
-                guesses.note(&limits, address, subject.subject(), is_right, now_ms);
+                guesses.note(&limits, address, tried.subject(), is_right, now_ms);
             }
             let outcome = answer.and_then(|known| {
                 let identity = known.ok_or(wrong)?;
@@ -672,11 +673,8 @@ fn is_token_as_name(policy: &Policy, name: &str) -> bool {
 /// The user name of a claim as the log may have it: none where it can be a token, which is a secret.
 pub(crate) fn loggable<'a>(policy: &Policy, claim: Claim<'a>) -> Option<&'a str> {
     match claim {
-        Claim::Password(name, b"")
-            if policy.webhook.authenticates() || is_token(name.as_bytes()) =>
-        {
-            None
-        }
+        Claim::Password(name, _) if is_token(name.as_bytes()) => None,
+        Claim::Password(_, b"") if policy.webhook.authenticates() => None,
         Claim::Password(name, _) => Some(name).filter(|name| !name.is_empty()),
         Claim::Nothing | Claim::Holder(_) | Claim::Token(_) | Claim::Exchange(..) => None,
     }
@@ -691,6 +689,8 @@ enum Guessed {
 impl Guessed {
     fn of(credentials: Credentials<'_>) -> Self {
         match credentials {
+            // The name may be a token, which the log is not to have.
+            Credentials::Password(user, b"") => Self::Token(user.as_bytes().to_vec()),
             Credentials::Password(user, _) => Self::User(user.to_owned()),
             Credentials::Token(token) => Self::Token(token.to_vec()),
         }

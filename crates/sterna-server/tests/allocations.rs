@@ -519,7 +519,7 @@ fn rules_and_a_subscription_in_part_cost_no_allocation() {
 }
 
 #[test]
-fn an_idle_client_with_its_session_takes_at_most_640_bytes() {
+fn an_idle_client_with_its_session_takes_at_most_688_bytes() {
     let mut fixture = Fixture::new();
     // Tables double; a power of two beside the measured ones keeps their growth out of the figure.
     for slot in 0..=1024 {
@@ -532,7 +532,7 @@ fn an_idle_client_with_its_session_takes_at_most_640_bytes() {
     let grown = counting::live_bytes() - live - (fixture.wire.bytes() - wire);
     let each = grown / 976;
     println!("{each} bytes a client");
-    assert!(each <= 640, "{each} bytes a client");
+    assert!(each <= 688, "{each} bytes a client");
 }
 
 /// SUBSCRIBE with one filter, at QoS 1.
@@ -574,7 +574,7 @@ type FilterOf = fn(u32) -> String;
 
 /// The whole session, in front door, broker and registry. Its records are the store's.
 #[test]
-fn an_mqtt_session_that_is_away_takes_at_most_400_bytes() {
+fn an_mqtt_session_that_is_away_takes_at_most_416_bytes() {
     let filters: [(&str, FilterOf); 2] = [
         ("a filter of its own", |slot| format!("away/{slot:06}")),
         ("one filter for all", |_| "away/all".to_owned()),
@@ -589,7 +589,7 @@ fn an_mqtt_session_that_is_away_takes_at_most_400_bytes() {
         let each = (grown - of_store) / i64::from(AWAY);
         drop(fixture);
         println!("{what}: {each} bytes");
-        assert!(each <= 400, "{what}: {each} bytes");
+        assert!(each <= 416, "{what}: {each} bytes");
     }
 }
 

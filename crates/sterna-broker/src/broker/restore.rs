@@ -1,5 +1,6 @@
 //! After a restart: what the store has kept becomes sessions, routes and queues again.
 
+use core::net::{IpAddr, Ipv4Addr};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -324,7 +325,9 @@ impl<P: DoorState> Broker<P> {
         match (name.user(), record.network) {
             _ if group_of_root(name).is_some() => Principal::BROKER,
             (None, None) => Principal::BROKER,
-            (None, Some(network)) if network.is_unspecified() => Principal::OTHERS,
+            (None, Some(network)) if network == IpAddr::V4(Ipv4Addr::UNSPECIFIED) => {
+                Principal::OTHERS
+            }
             (user, network) => principals.enter(user, network),
         }
     }

@@ -8,6 +8,10 @@ use crate::mail::Letter;
 use crate::route::{Context, Place};
 use crate::selecting::Asked;
 
+/// Kinds of work that share the steps of a turn: browsers, lookups, and what queues and sessions have. Each is the first
+/// in its turn, so that none takes all from the others.
+const KINDS: usize = 3;
+
 impl<P: DoorState> Broker<P> {
     /// A turn of the shard's loop begins: selectors have the steps of a turn, and what waited for that goes on. Without
     /// calls of this a broker has the steps of one turn in all.
@@ -17,8 +21,9 @@ impl<P: DoorState> Broker<P> {
         if !work.has_postponed() {
             return;
         }
-        let groups = std::mem::take(&mut work.groups);
-        let browsers = std::mem::take(&mut work.browsers);
+        let first = work.next_first();
+        let mut groups = std::mem::take(&mut work.groups);
+        let mut browsers = std::mem::take(&mut work.browsers);
         let recalls = std::mem::take(&mut work.recalls);
         for slot in std::mem::take(&mut work.sessions) {
             if let Some(session) = self.queues.sessions.get_mut(slot) {
@@ -26,11 +31,33 @@ impl<P: DoorState> Broker<P> {
                 self.queues.list_if_ready(slot);
             }
         }
-        for id in groups {
+        // The one that came first may have spent all: it is the last. Groups are taken from the end.
+        if !groups.is_empty() {
+            groups.rotate_left(1);
+        }
+        for id in groups.into_iter().rev() {
             if let Some(group) = self.queues.groups.get_mut(&id) {
                 group.list_choosers();
                 self.queues.mark_dirty(id);
             }
+        }
+        for kind in 0..KINDS {
+            match (first + kind) % KINDS {
+                0 => self.go_on_browsing(now_ms, std::mem::take(&mut browsers)),
+                1 => self.look_up_postponed(now_ms),
+                _ => self.finish(now_ms),
+            }
+        }
+        self.finish(now_ms);
+        for recall in recalls {
+            self.member_recalled(now_ms, recall);
+        }
+        self.finish(now_ms);
+    }
+
+    fn go_on_browsing(&mut self, now_ms: u64, mut browsers: Vec<u32>) {
+        if !browsers.is_empty() {
+            browsers.rotate_left(1);
         }
         for slot in browsers {
             let session = self.queues.sessions.get_mut(slot);
@@ -39,12 +66,6 @@ impl<P: DoorState> Broker<P> {
                 self.look_at_browsed(now_ms, slot);
             }
         }
-        self.look_up_postponed(now_ms);
-        self.finish(now_ms);
-        for recall in recalls {
-            self.member_recalled(now_ms, recall);
-        }
-        self.finish(now_ms);
     }
 
     /// Looks up retained messages for new subscriptions, one of each session in turn, while there are steps for it.
@@ -55,6 +76,7 @@ impl<P: DoorState> Broker<P> {
             let Some(lookup) = lookups.pop_front() else {
                 continue;
             };
+            self.queues.work.visited(1);
             let session = self.queues.session(slot, generation);
             let known = session.and_then(|session| session.subscriptions.get(&*lookup.filter));
             let is_same = known.is_some_and(|known| {

@@ -93,8 +93,8 @@ pub(crate) struct Client {
 pub(super) enum State {
     /// Before its open.
     New,
-    /// A password is being checked.
-    Password(Box<Pending>),
+    /// A password or a token is being checked. Whether it is a token of OAUTHBEARER, whose refusal is explained.
+    Password(Box<Pending>, bool),
     /// A challenge was sent.
     Exchange(Box<Exchange>),
     /// A token was refused, and the client was told why; its answer ends the layer.

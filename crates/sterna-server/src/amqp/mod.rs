@@ -193,7 +193,7 @@ impl Service for Amqp {
                     && identity.is_none_or(|identity| cx.policy.still_admits(info, identity))
             }
             // By users who may not be there any more.
-            State::Password(_) | State::Exchange(_) => false,
+            State::Password(..) | State::Exchange(_) => false,
             State::Open => {
                 let identity = client.identity.as_ref();
                 identity.is_some_and(|identity| cx.policy.still_admits(info, identity))

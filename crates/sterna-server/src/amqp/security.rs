@@ -150,7 +150,10 @@ impl Door {
         let user = loggable(cx.policy, claim);
         match judge(cx, client.id, 0, claim) {
             Verdict::Known(identity) => self.admit(cx, client, identity, None),
-            Verdict::Pending(pending) => client.state = State::Password(Box::new(pending)),
+            Verdict::Pending(pending) => {
+                let is_bearer = matches!(claim, Claim::Exchange(OAUTHBEARER, _));
+                client.state = State::Password(Box::new(pending), is_bearer);
+            }
             Verdict::Challenge(exchange, challenge) => {
                 let challenge = challenge.as_bytes();
                 if (client.engine)
@@ -212,14 +215,11 @@ impl Door {
                 return;
             }
             match std::mem::replace(&mut client.state, State::New) {
-                State::Password(pending) => {
+                State::Password(pending, is_bearer) => {
                     let claimed = pending.claimed();
                     match pending.decided(&cx.policy.users, &cx.policy.webhook, outcome) {
                         Ok(identity) => door.admit(cx, client, identity, None),
-                        // A client that shows a token names no user.
-                        Err(refusal)
-                            if claimed.user().is_none() && door.deny_token(cx, client, refusal) => {
-                        }
+                        Err(refusal) if is_bearer && door.deny_token(cx, client, refusal) => {}
                         Err(refusal) => door.refuse_claim(cx, client, claimed.user(), refusal),
                     }
                 }

@@ -25,6 +25,8 @@ pub(super) struct Selection {
 
 /// Bytes of a message that are brought into AMQP's form in one step.
 const FORM_BYTES_PER_STEP: usize = 64;
+/// Bytes of a message for which a selector may take `amqp.maximum_selector_steps`; as many again for each such part.
+const LIMITED_BYTES: usize = 64 << 10;
 
 /// Bytes of a subject that are matched with a filter in one step.
 const SUBJECT_BYTES_PER_STEP: usize = 4;
@@ -121,9 +123,12 @@ impl sterna_broker::Selector for Selection {
         let Ok(view) = MessageView::parse(&bytes) else {
             return Some(false);
         };
-        let mut left = self.most_steps;
+        // Nor are its many properties: the limit is for so much of a message.
+        let parts = (bytes.len() / LIMITED_BYTES) as u64 + 1;
+        let most_steps = self.most_steps.saturating_mul(parts);
+        let mut left = most_steps;
         let is_selected = self.judge(&view, message, &mut left);
-        *steps += self.most_steps - left;
+        *steps += most_steps - left;
         is_selected
     }
 }

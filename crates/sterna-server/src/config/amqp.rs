@@ -81,7 +81,7 @@ settings! {
         reload maximum_selector_bytes: u32 = 8192;
         /// Bytes of all patterns of `LIKE` in one selector.
         reload maximum_selector_pattern_bytes: u32 = 1024;
-        /// Work that a link's filters may take for one message. A step is a part of an expression, or four bytes of a
+        /// Work that a link's filters may take for each 64 KiB of one message, begun ones included. A step is a part of an expression, or four bytes of a
         /// text, and takes some nanoseconds. A filter that needs more ends the link (`amqp:resource-limit-exceeded`).
         reload maximum_selector_steps: u32 = 250_000, within 1..;
         /// Message annotations of one message after a receiver returned it as `modified`. Annotations that lead to more

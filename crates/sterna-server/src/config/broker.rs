@@ -77,8 +77,7 @@ settings! {
         /// Levels of a topic or filter.
         restart maximum_topic_levels: u16 = 128;
         /// Memory that the process may take: a share such as `"80%"`, a size such as `"512 MiB"`, or bytes; at least 64
-        /// MiB. A share is of the least of the machine's memory, the limits of the control groups, and what the limit on
-        /// addresses leaves at the start. Near it the broker does more and more to stay below: [short
+        /// MiB. A share is of the machine's memory, or of what the limits of control groups and on addresses leave. Near it the broker does more and more to stay below: [short
         /// memory](operations.md#short-memory) has the stages.
         restart memory_ceiling: MemoryCeiling = MemoryCeiling::Percent(80);
         /// Share of the ceiling that retained messages may take at most, besides `maximum_retained_bytes`. They stay

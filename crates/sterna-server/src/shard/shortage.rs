@@ -251,7 +251,9 @@ impl Shard {
         let mut ended = Ended::default();
         self.end_connections(net, clients, (excess_bytes, left), &mut ended);
         if ended.bytes < excess_bytes && *left > 0 {
-            let sessions = if self.memory.is_for_sessions() {
+            // A session of others has what was acknowledged, and is not why memory is short.
+            let is_heavy = self.memory.principals().is_heavy(principal);
+            let sessions = if is_heavy && self.memory.is_for_sessions() {
                 self.broker.lasting_sessions(principal)
             } else {
                 Vec::new()

@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{
     Arc, Mutex, Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
 };
@@ -118,16 +119,21 @@ impl StorageBackend for Backend {
 pub(crate) const REMEDY: &str =
     "Put the store back from a backup, or move its folder away to begin with an empty one";
 
-/// Opens the file with this much memory for its pages at most.
+/// Opens the file with this much memory for its pages at most. Says, too, whether the library has looked at all pages: it
+/// does so where the file was not closed.
 fn open_database(
     disk: &Arc<dyn Disk>,
     file: Arc<dyn DiskFile>,
     cache_bytes: usize,
-) -> Result<Database, redb::Error> {
+) -> Result<(Database, bool), redb::Error> {
     let mut builder = Builder::new();
     builder.set_cache_size(cache_bytes);
+    let is_looked_through = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&is_looked_through);
+    builder.set_repair_callback(move |_| told.store(true, Ordering::Relaxed));
     let disk = Arc::clone(disk);
-    Ok(builder.create_with_backend(Backend { disk, file })?)
+    let database = builder.create_with_backend(Backend { disk, file })?;
+    Ok((database, is_looked_through.load(Ordering::Relaxed)))
 }
 
 /// Opens the file, so that all that it has is on the disk.
@@ -230,7 +236,7 @@ pub(crate) fn create(
     let draft = format!("{FILE}{UNFINISHED}");
     let make = || -> Result<(), redb::Error> {
         remove_if_there(&**disk, &draft)?;
-        let database = open_database(disk, disk.create(&draft)?, cache_bytes)?;
+        let (database, _) = open_database(disk, disk.create(&draft)?, cache_bytes)?;
         let transaction = database.begin_write()?;
         transaction.open_table(RECORDS)?;
         {
@@ -296,15 +302,21 @@ pub(crate) fn open_file(
     };
     let open = || {
         let opened = guarded(|| open_database(disk, Arc::clone(file), cache_bytes));
-        opened.map(Guarded::new).map_err(damaged)
+        let opened = opened.map(|(database, is_whole)| (Guarded::new(database), is_whole));
+        opened.map_err(damaged)
     };
-    let mut database = open()?;
-    // The library reads a page that does not fit its checksum as any other.
-    let integrity = guarded(|| Ok(database.check_integrity()?));
+    let (mut database, is_looked_through) = open()?;
+    // The library reads a page that does not fit its checksum as any other. Where it was stopped, what it takes for a fault
+    // may be none: space that nobody has.
+    let integrity = if is_looked_through {
+        Ok(true)
+    } else {
+        guarded(|| Ok(database.check_integrity()?))
+    };
     if integrity.is_err() {
         // It does nothing more now.
         drop(database);
-        database = open()?;
+        (database, _) = open()?;
     }
     let meta = guarded(|| read_meta(&database)).map_err(damaged)?;
     let meta = meta.ok_or_else(|| damaged("it does not say of which store it is".to_owned()))?;
@@ -460,7 +472,7 @@ impl Records {
             return Ok(Arc::clone(open));
         }
         let file = open_synced(&*self.disk).map_err(|error| error.to_string())?;
-        let opened = guarded(|| open_database(&self.disk, file, self.cache_bytes))?;
+        let (opened, _) = guarded(|| open_database(&self.disk, file, self.cache_bytes))?;
         let opened = Arc::new(Guarded::new(opened));
         *database = Some(Arc::clone(&opened));
         Ok(opened)

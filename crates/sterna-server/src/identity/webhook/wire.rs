@@ -139,7 +139,8 @@ impl Access {
 }
 
 /// Reads an answer about a login: who it is, or `None` where it is refused. `asked` is the user name that the
-/// client gives, if it gives one. An answer is about that user where it `is_bound`: a name alone may be a token.
+/// client gives, if it gives one. An answer is about that user where it `is_bound`: a name alone may be a token, and so
+/// the answer has to say whose it is.
 ///
 /// # Errors
 /// The fault of the answer, which then counts for nothing.
@@ -158,8 +159,10 @@ pub(super) fn read_login(
         (Some(user), Some(asked)) if is_bound && user != asked => {
             return Err("it names another user than the one that was asked about".to_owned());
         }
-        (Some(user), _) | (None, Some(user)) => user,
-        (None, None) => return Err("it names no user".to_owned()),
+        (Some(user), _) => user,
+        (None, Some(user)) if is_bound => user,
+        // A service that knows nothing of names without a password may compare nothing with nothing.
+        (None, _) => return Err("it names no user".to_owned()),
     };
     if !sterna_auth::is_user_name(user) {
         return Err("its user is no user name".to_owned());

@@ -1,5 +1,6 @@
 //! Mosquitto's users.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -54,14 +55,14 @@ pub(super) fn users(line: &Line, passwords: &Path, report: &mut Report) -> Resul
     let text = fs::read_to_string(&path)
         .map_err(|error| format!("{line}: {}: {error}", path.display()))?;
     let mut file = String::new();
-    let (mut left_out, mut known) = (0, Vec::new());
+    let (mut left_out, mut known) = (0, HashSet::new());
     for entry in text.lines().map(str::trim) {
         let (name, _) = entry.split_once(':').unwrap_or((entry, ""));
         if entry.is_empty() || entry.starts_with('#') {
             continue;
         }
-        if !known.contains(&name) && PasswordFile::parse(entry).is_ok() {
-            known.push(name);
+        if !known.contains(name) && PasswordFile::parse(entry).is_ok() {
+            known.insert(name);
             // A text takes everything.
             let _ = writeln!(file, "{entry}");
         } else {
