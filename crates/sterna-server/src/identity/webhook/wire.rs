@@ -244,6 +244,8 @@ mod tests {
         let named = r#"{"result":"allow","user":"ann"}"#;
         let found = read_login(named, Some("a-token"), false, 0, &url).unwrap();
         assert_eq!(found.unwrap().user(), Some("ann"));
+        let nameless = r#"{"result":"allow"}"#;
+        assert!(read_login(nameless, Some("a-token"), false, 0, &url).is_err());
         let found = read_login(ends, Some("ann"), true, 1000, &url)
             .unwrap()
             .unwrap();
