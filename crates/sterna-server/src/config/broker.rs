@@ -89,7 +89,7 @@ settings! {
         restart memory_subscriptions_percent: u8 = 50, within 1..=100;
         /// Users whose memory is counted apart, and addresses of clients without a user: of IPv6 by /48. The others are
         /// counted together. Where memory is short, who holds most gets no more and is ended first.
-        restart maximum_principals: u32 = 65_536, within 1..;
+        restart maximum_principals: u32 = 16_384, within 1..;
         /// Share of the ceiling from which on clients that publish are not read, where their user or address holds most.
         restart memory_pause_percent: u8 = 70, within ..=100;
         /// Share of the ceiling from which on waiting messages leave memory if they are in the log.
