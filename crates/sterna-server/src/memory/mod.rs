@@ -448,7 +448,7 @@ impl Memory {
         let used_bytes = self.resident_bytes().max(account.iter().sum());
         let before = self.stage();
         if before > Stage::Normal || used_bytes >= thresholds.first_end_bytes() {
-            let of_messages = [Kind::Bodies, Kind::Queues, Kind::Send];
+            let of_messages = [Kind::Bodies, Kind::Queues, Kind::Send, Kind::Retained];
             let bytes: u64 = (of_messages.iter())
                 .map(|kind| account[*kind as usize])
                 .sum();
