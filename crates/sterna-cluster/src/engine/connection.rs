@@ -189,8 +189,7 @@ impl Core {
     async fn look_at_names(&self) -> Result<(), String> {
         let settings = &self.settings;
         let own = settings.subject(&subjects::join(&settings.node));
-        let nodes = self.jetstream.get_stream_no_info(settings.stream(NODES));
-        let nodes = nodes.await.map_err(|error| error.to_string())?;
+        let nodes = self.stream(NODES).await?;
         let joins = settings.subject(&subjects::join("*"));
         let names = nodes.info_with_subjects(joins).await;
         let mut names = names.map_err(|error| error.to_string())?;

@@ -226,8 +226,7 @@ impl Core {
         if kind == Kind::Topic && self.has_nothing_up_to(stream, subject, sequence).await {
             return true;
         }
-        let name = self.settings.stream(stream);
-        let Ok(found) = self.jetstream.get_stream_no_info(name).await else {
+        let Ok(found) = self.stream(stream).await else {
             return false;
         };
         let purge = found.purge().filter(self.settings.subject(subject));

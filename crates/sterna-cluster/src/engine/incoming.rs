@@ -159,9 +159,8 @@ impl Core {
             if taken == cleared || !self.status.is_connected() {
                 continue;
             }
-            let stream = self.settings.stream(INBOX);
             let filter = subjects::inbox(&self.settings.node, ">");
-            let Ok(stream) = self.jetstream.get_stream_no_info(stream).await else {
+            let Ok(stream) = self.stream(INBOX).await else {
                 continue;
             };
             let purge = stream.purge().filter(self.settings.subject(&filter));

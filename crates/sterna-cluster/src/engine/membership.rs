@@ -268,8 +268,7 @@ impl Core {
         };
         let wants = self.settings.subject(&subjects::want(node, "*"));
         loop {
-            let stream = self.settings.stream(NODES);
-            if let Ok(stream) = self.jetstream.get_stream_no_info(stream).await {
+            if let Ok(stream) = self.stream(NODES).await {
                 let purge = stream.purge().filter(wants.as_str());
                 if purge.sequence(first_to_stay).await.is_ok() {
                     break;

@@ -193,11 +193,7 @@ impl Core {
             }
         }
         streams.sort_by(|a, b| a.stream.cmp(&b.stream));
-        let inbox = (self
-            .jetstream
-            .get_stream_no_info(self.settings.stream(INBOX))
-            .await)
-            .map_err(|error| error.to_string())?;
+        let inbox = self.stream(INBOX).await?;
         let mut waiting = inbox
             .info_with_subjects(self.settings.subject(&subjects::inbox("*", "*")))
             .await

@@ -20,7 +20,7 @@ use async_nats::jetstream::context::{
     CreateStreamErrorKind, DeleteStreamError, DeleteStreamErrorKind, GetStreamError,
     GetStreamErrorKind,
 };
-use async_nats::jetstream::stream::{self, DiscardPolicy, Info, StorageType};
+use async_nats::jetstream::stream::{self, DiscardPolicy, Info, StorageType, Stream};
 use tokio::sync::Notify;
 
 use super::regions::OUT;
@@ -94,6 +94,18 @@ impl Core {
     pub(super) fn known_stream(&self, stream: &str) -> Rc<Known> {
         let mut known = self.streams.known.borrow_mut();
         Rc::clone(known.entry(stream.to_owned()).or_default())
+    }
+
+    /// A stream of the cluster, which may not be there. Asks NATS for nothing.
+    ///
+    /// # Errors
+    /// A sentence for the log: the name is none.
+    pub(super) async fn stream(&self, stream: &str) -> Result<Stream<()>, String> {
+        let found = self
+            .jetstream
+            .get_stream_no_info(self.settings.stream(stream))
+            .await;
+        found.map_err(|error| error.to_string())
     }
 
     /// Makes the streams that are not there.

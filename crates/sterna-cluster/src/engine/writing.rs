@@ -186,9 +186,7 @@ impl Core {
         stream: &str,
         subject: &str,
     ) -> Result<Option<StreamMessage>, String> {
-        let stream = self.settings.stream(stream);
-        let stream = self.jetstream.get_stream_no_info(stream).await;
-        let stream = stream.map_err(|error| error.to_string())?;
+        let stream = self.stream(stream).await?;
         let subject = self.settings.subject(subject);
         match stream.direct_get_last_for_subject(subject).await {
             Ok(found) => Ok(Some(found)),
@@ -206,9 +204,7 @@ impl Core {
         stream: &str,
         subject: &str,
     ) -> Result<Option<StreamMessage>, String> {
-        let stream = self.settings.stream(stream);
-        let stream = self.jetstream.get_stream_no_info(stream).await;
-        let stream = stream.map_err(|error| error.to_string())?;
+        let stream = self.stream(stream).await?;
         let subject = self.settings.subject(subject);
         match stream.get_last_raw_message_by_subject(&subject).await {
             Ok(found) => Ok(Some(found)),

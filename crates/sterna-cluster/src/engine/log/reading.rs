@@ -223,9 +223,7 @@ impl Core {
     /// where there is none.
     async fn entry_from(&self, pattern: &str, from: u64) -> Result<Option<Entry>, String> {
         self.status.log_requests.add(1);
-        let stream = self.settings.stream(LOG);
-        let stream = self.jetstream.get_stream_no_info(stream).await;
-        let stream = stream.map_err(|error| error.to_string())?;
+        let stream = self.stream(LOG).await?;
         let asked = stream.raw_message_builder().sequence(from);
         match asked.next_by_subject(pattern).send().await {
             Ok(entry) => Ok(Some(Entry {

@@ -282,11 +282,7 @@ impl Core {
     /// those that NATS may still have.
     async fn remove_cleared(&self, cleared: Vec<versions::Cleared>) -> Vec<versions::Cleared> {
         let mut left = Vec::new();
-        let Ok(stream) = self
-            .jetstream
-            .get_stream_no_info(self.settings.stream(RETAINED))
-            .await
-        else {
+        let Ok(stream) = self.stream(RETAINED).await else {
             return cleared;
         };
         for some in cleared.chunks(self.settings.maximum_in_flight) {
@@ -381,8 +377,7 @@ impl Core {
         if !is_news || !self.table.borrow().is_first() {
             return;
         }
-        let stream = self.settings.stream(OUT);
-        if let Ok(stream) = self.jetstream.get_stream_no_info(stream).await
+        if let Ok(stream) = self.stream(OUT).await
             && stream.purge().sequence(all_have + 1).await.is_ok()
         {
             *cleared = all_have;

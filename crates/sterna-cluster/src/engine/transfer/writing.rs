@@ -443,10 +443,7 @@ impl Core {
         }
         if plan.replaces {
             let wants = self.settings.subject(&subjects::want("*", "*"));
-            let stream = self
-                .jetstream
-                .get_stream_no_info(self.settings.stream(NODES));
-            let stream = stream.await.map_err(|error| error.to_string())?;
+            let stream = self.stream(NODES).await?;
             *has_removed = true;
             let purged = stream.purge().filter(wants).await;
             purged.map_err(|error| self.explained(&format!("what nodes want: {error}")))?;
