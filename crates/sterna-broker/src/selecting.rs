@@ -9,6 +9,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use crate::api::Selector;
 use crate::mail::Recall;
 use crate::message::{Message, Qos};
@@ -65,14 +67,16 @@ pub(crate) struct Work {
     pub(crate) groups: Vec<u32>,
     /// Browsers that have not looked at all that came.
     pub(crate) browsers: Vec<u32>,
-    /// Retained messages that are to be looked up for sessions, by slot and generation, each of which has its turn.
-    pub(crate) lookups: VecDeque<(u32, u32, VecDeque<Lookup>)>,
+    /// Retained messages that are to be looked up for sessions, by slot and generation.
+    lookups: FxHashMap<(u32, u32), VecDeque<Lookup>>,
+    /// These sessions, each of which has its turn.
+    lookup_turns: VecDeque<(u32, u32)>,
     /// Credit that is taken back of members that have not looked at everything.
     pub(crate) recalls: Vec<Recall>,
 }
 
 impl Work {
-    pub(crate) const fn new(per_turn: u64) -> Self {
+    pub(crate) fn new(per_turn: u64) -> Self {
         Self {
             per_turn,
             left: Cell::new(per_turn),
@@ -81,7 +85,8 @@ impl Work {
             sessions: Vec::new(),
             groups: Vec::new(),
             browsers: Vec::new(),
-            lookups: VecDeque::new(),
+            lookups: FxHashMap::default(),
+            lookup_turns: VecDeque::new(),
             recalls: Vec::new(),
         }
     }
@@ -96,7 +101,7 @@ impl Work {
         !(self.sessions.is_empty()
             && self.groups.is_empty()
             && self.browsers.is_empty()
-            && self.lookups.is_empty()
+            && self.lookup_turns.is_empty()
             && self.recalls.is_empty())
     }
 
@@ -148,21 +153,33 @@ impl Work {
         self.left.set(self.left.get().saturating_sub(steps));
     }
 
-    pub(crate) fn postpone_lookup(&mut self, slot: u32, generation: u32, lookup: Lookup) {
-        let mut known = self.lookups.iter_mut();
-        let known = known.find(|(of, by, _)| (*of, *by) == (slot, generation));
-        if let Some((.., lookups)) = known {
-            // Of a filter that is subscribed to again, the last one counts.
-            let same = lookups.iter_mut().find(|one| one.filter == lookup.filter);
-            if let Some(same) = same {
-                *same = lookup;
-            } else {
-                lookups.push_back(lookup);
-            }
-        } else {
-            let lookups = VecDeque::from([lookup]);
-            self.lookups.push_back((slot, generation, lookups));
+    /// Has a lookup wait for a session, by slot and generation, which may have `most` of them: those beyond bring nothing, as
+    /// messages beyond [`Limits::retained_deliveries`](crate::Limits::retained_deliveries).
+    pub(crate) fn postpone_lookup(&mut self, of: (u32, u32), lookup: Lookup, most: usize) {
+        if most == 0 {
+            return;
         }
+        let waiting = self.lookups.entry(of).or_default();
+        if waiting.is_empty() {
+            self.lookup_turns.push_back(of);
+        }
+        if waiting.len() < most {
+            waiting.push_back(lookup);
+        }
+    }
+
+    /// The next lookup, of the session whose turn it is: its slot and generation. It costs a step.
+    pub(crate) fn next_lookup(&mut self) -> Option<((u32, u32), Lookup)> {
+        let of = self.lookup_turns.pop_front()?;
+        let waiting = self.lookups.get_mut(&of)?;
+        let lookup = waiting.pop_front()?;
+        if waiting.is_empty() {
+            self.lookups.remove(&of);
+        } else {
+            self.lookup_turns.push_back(of);
+        }
+        self.visited(1);
+        Some((of, lookup))
     }
 
     pub(crate) fn postpone_group(&mut self, group: u32) {

@@ -281,8 +281,9 @@ impl<P: DoorState> Broker<P> {
     /// send it because it was set before.
     fn append_retained(&mut self, now_ms: u64, slot: u32, lookup: Lookup, is_wild: bool) -> usize {
         if is_wild && self.queues.work.is_spent() {
-            let generation = self.queues.sessions[slot].generation;
-            self.queues.work.postpone_lookup(slot, generation, lookup);
+            let of = (slot, self.queues.sessions[slot].generation);
+            let most = self.queues.limits.retained_deliveries;
+            self.queues.work.postpone_lookup(of, lookup, most);
             return 0;
         }
         self.look_up(now_ms, slot, &lookup, is_wild)

@@ -13,14 +13,15 @@ use crate::selecting::Asked;
 const KINDS: usize = 3;
 
 impl<P: DoorState> Broker<P> {
-    /// A turn of the shard's loop begins: selectors have the steps of a turn, and what waited for that goes on. Without
-    /// calls of this a broker has the steps of one turn in all.
-    pub fn begin_turn(&mut self, now_ms: u64) {
+    /// A turn of the shard's loop begins: selectors have the steps of a turn, and what waited for that goes on. Only then the
+    /// time is asked for. Without calls of this a broker has the steps of one turn in all.
+    pub fn begin_turn(&mut self, now_ms: impl FnOnce() -> u64) {
         let work = &mut self.queues.work;
         work.renew();
         if !work.has_postponed() {
             return;
         }
+        let now_ms = now_ms();
         let first = work.next_first();
         let mut groups = std::mem::take(&mut work.groups);
         let mut browsers = std::mem::take(&mut work.browsers);
@@ -71,12 +72,8 @@ impl<P: DoorState> Broker<P> {
     /// Looks up retained messages for new subscriptions, one of each session in turn, while there are steps for it.
     fn look_up_postponed(&mut self, now_ms: u64) {
         while !self.queues.work.is_spent()
-            && let Some((slot, generation, mut lookups)) = self.queues.work.lookups.pop_front()
+            && let Some(((slot, generation), lookup)) = self.queues.work.next_lookup()
         {
-            let Some(lookup) = lookups.pop_front() else {
-                continue;
-            };
-            self.queues.work.visited(1);
             let session = self.queues.session(slot, generation);
             let known = session.and_then(|session| session.subscriptions.get(&*lookup.filter));
             let is_same = known.is_some_and(|known| {
@@ -85,10 +82,6 @@ impl<P: DoorState> Broker<P> {
             });
             if is_same {
                 self.look_up(now_ms, slot, &lookup, true);
-            }
-            if !lookups.is_empty() {
-                let rest = (slot, generation, lookups);
-                self.queues.work.lookups.push_back(rest);
             }
         }
     }

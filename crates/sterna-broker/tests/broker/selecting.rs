@@ -43,7 +43,7 @@ fn limits() -> Limits {
 
 fn begin_turn(cluster: &mut Cluster) {
     let now_ms = cluster.now_ms;
-    cluster.broker(0).begin_turn(now_ms);
+    cluster.broker(0).begin_turn(|| now_ms);
     cluster.collect(0);
     cluster.run();
 }

@@ -701,7 +701,7 @@ impl Handler for Shard {
     fn begin_of_turn(&mut self, net: &mut dyn Network) {
         // Clients' bytes may have waited while the process stood still, and doors answer them at once.
         self.look_at_fence(net);
-        self.broker.begin_turn(net.now_ms());
+        self.broker.begin_turn(|| net.now_ms());
     }
 
     fn end_of_turn(&mut self, net: &mut dyn Network) {
