@@ -311,13 +311,12 @@ pub(crate) fn open_file(
     let integrity = if is_looked_through {
         Ok(true)
     } else {
-        guarded(|| Ok(database.check_integrity()?))
-    };
-    if integrity.is_err() {
-        // It does nothing more now.
+        let found = guarded(|| Ok(database.check_integrity()?));
+        // It has let go of its pages, or does nothing more.
         drop(database);
         (database, _) = open()?;
-    }
+        found
+    };
     let meta = guarded(|| read_meta(&database)).map_err(damaged)?;
     let meta = meta.ok_or_else(|| damaged("it does not say of which store it is".to_owned()))?;
     if meta.version == 0 {
