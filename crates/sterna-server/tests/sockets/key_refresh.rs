@@ -272,6 +272,17 @@ fn keys_are_followed_and_the_last_good_ones_stay() {
         .windows(3)
         .any(|part| part[0] == 0xe0 && part[2] == 0x87);
     assert!(disconnect, "{rest:?}");
+    // An answer without a good key withdraws all, until there is one again.
+    let shared =
+        json!({"keys": [{"kty": "oct", "kid": "second", "k": "A".repeat(64)}]}).to_string();
+    for empty in [r#"{"keys":[]}"#, &shared] {
+        url.answers(Answer::Text(format!("{ok}{empty}")));
+        await_that("the withdrawal of all", || {
+            enter(&server, &second.token()).is_none()
+        });
+        url.answers(set(&[&second]));
+        await_that("its return", || enter(&server, &second.token()).is_some());
+    }
 
     // A reload keeps what was published, also while the URL is down; another URL has to answer.
     url.answers(Answer::Down);
