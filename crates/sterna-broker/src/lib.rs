@@ -147,7 +147,7 @@ pub use broker::{
     Restored, SessionBytes, SubscriptionInfo, SubscriptionPage, Wish,
 };
 pub use counters::Counters;
-pub use directory::{Directory, Principal, Principals};
+pub use directory::{Directory, Principal, Principals, network_of};
 pub use encoded::{Encoded, EncodedPart, HEAD_ROOM_BYTES, Outbound, Recipients, messages_of};
 pub use end_cause::EndCause;
 pub use eras::{Era, Eras};

@@ -3,8 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher as _, Hash, RandomState};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::LazyLock;
+
+use sterna_broker::network_of;
 
 /// The maker of an entry: a user, or an address where there is none. A digest by a secret of the process, so that a name
 /// of any length takes as much.
@@ -15,7 +17,7 @@ impl Owner {
     /// A user, or who speaks from an address: an IPv4 address or the /48 of an IPv6 address. Without either, all who have
     /// neither are one.
     pub(crate) fn of(user: Option<&str>, address: Option<IpAddr>) -> Self {
-        let address = address.filter(|_| user.is_none()).map(network);
+        let address = address.filter(|_| user.is_none()).map(network_of);
         Self::by((user, address))
     }
 
@@ -23,14 +25,6 @@ impl Owner {
     pub(crate) fn by(of: impl Hash) -> Self {
         static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         Self(HASHER.hash_one(of))
-    }
-}
-
-/// The addresses that one site has.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 80)).into(),
-        address @ IpAddr::V4(_) => address,
     }
 }
 

@@ -6,6 +6,8 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
+use sterna_broker::network_of;
+
 use crate::config::Log;
 
 /// The part of all remembered lines that those of one address may be.
@@ -98,15 +100,9 @@ impl Known {
     }
 }
 
-/// The network of an address: one host has many of IPv6.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let bits = address.to_bits() & (u128::MAX << 80);
-            IpAddr::V6(bits.into())
-        }
-        address @ IpAddr::V4(_) => address,
-    }
+/// The number of lines left out, as a field of the next one: none has no field.
+pub(crate) fn left_out(more: u64) -> Option<u64> {
+    (more > 0).then_some(more)
 }
 
 impl Repeats {
@@ -128,7 +124,7 @@ impl Repeats {
         if let Some(line) = known.lines.get_mut(&hash) {
             return line.pace.pass(now_ms, interval_ms);
         }
-        let address = address.map(network);
+        let address = address.map(network_of);
         let share = (lines / SHARE).max(1);
         let used = |known: &Known| known.addresses.get(&address).map_or(0, |of| of.lines);
         let is_full = |known: &Known| known.lines.len() >= lines || used(known) >= share;

@@ -18,7 +18,7 @@ pub(crate) use appends::Appends;
 use full_queues::FullQueues;
 use judging::Judging;
 pub(crate) use log::Log;
-pub use principals::{Principal, Principals};
+pub use principals::{Principal, Principals, network_of};
 use registry::Registry;
 pub(crate) use registry::{Claimed, Owner};
 use retained::Retained;

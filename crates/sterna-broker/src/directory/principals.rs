@@ -46,8 +46,10 @@ impl fmt::Display for Name {
     }
 }
 
-/// The network that an address stands for: an IPv4 address is its own, an IPv6 address belongs to a /48.
-fn network_of(address: IpAddr) -> IpAddr {
+/// The network that an address stands for, which one site has: an IPv4 address is its own, an IPv6 address belongs to
+/// a /48.
+#[must_use]
+pub fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let network = u128::from(address) >> 80 << 80;
