@@ -14,7 +14,7 @@ use crate::config::Protocol;
 use crate::context::{Context, is_outage};
 use crate::identity::{Identity, Refusal};
 use crate::metrics::{LoginFailure, Meters};
-use crate::repeats::RepeatLimits;
+use crate::repeats::{RepeatLimits, left_out};
 
 /// The target of the audit log.
 pub const TARGET: &str = "sterna::audit";
@@ -253,7 +253,7 @@ impl<'a> Login<'a> {
             user = self.user,
             reason = failure.name(),
             detail,
-            more = (more > 0).then_some(more),
+            more = left_out(more),
             "login refused"
         );
     }

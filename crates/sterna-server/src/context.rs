@@ -1,5 +1,6 @@
 //! The parts of the shard that a front door may use in one step.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use sterna_broker::{
@@ -8,6 +9,7 @@ use sterna_broker::{
 };
 use sterna_cluster::Fence;
 use sterna_net::{ConnectionId, ConnectionInfo, Network, TransportKind};
+use tracing::field::DisplayValue;
 
 use crate::authorization::Origin;
 use crate::bans::Bans;
@@ -18,6 +20,7 @@ use crate::mail::Outbox;
 use crate::memory::{Memory, Stage};
 use crate::metrics::Meters;
 use crate::policy::Policy;
+use crate::repeats::left_out;
 use crate::seats::Seats;
 use crate::session::SessionState;
 use crate::tracer::Tracer;
@@ -93,6 +96,14 @@ impl Closed {
     }
 }
 
+/// The fields that each line of the log about a peer has.
+pub(crate) struct PeerLine {
+    /// Its address; `None` where its connection is gone.
+    pub(crate) peer: Option<DisplayValue<SocketAddr>>,
+    /// How many lines like this one were left out before; `None` for none.
+    pub(crate) more: Option<u64>,
+}
+
 impl Context<'_> {
     /// Why this node takes no new clients; `None` where it does.
     pub(crate) fn closed(&self) -> Option<Closed> {
@@ -107,28 +118,37 @@ impl Context<'_> {
         }
     }
 
-    /// Whether the log gets a line about a peer that may cause many like it: how many were left out before, and `None` where
-    /// it is left out, too. `who` is its name, empty for none, and `what` the reason. A reason that is the broker's own, and
+    /// A line about a peer that may cause many like it; `None` where it is left out. `who` is its name, empty for none, and `what` the reason. A reason that is the broker's own, and
     /// strikes everybody, has one line for all.
-    pub(crate) fn repeats(&self, connection: ConnectionId, who: &str, what: &str) -> Option<u64> {
+    pub(crate) fn repeats(
+        &self,
+        connection: ConnectionId,
+        who: &str,
+        what: &str,
+    ) -> Option<PeerLine> {
         let (repeats, limits) = (&self.meters.repeats, self.policy.repeats);
-        if is_outage(what) {
-            return repeats.pass(self.now_ms, limits, None, what);
-        }
-        let address = self.net.info(connection).map(|info| info.peer.ip());
-        repeats.pass(self.now_ms, limits, address, (who, what))
+        let peer = self.net.info(connection).map(|info| info.peer);
+        let more = if is_outage(what) {
+            repeats.pass(self.now_ms, limits, None, what)
+        } else {
+            let address = peer.map(|peer| peer.ip());
+            repeats.pass(self.now_ms, limits, address, (who, what))
+        };
+        Some(PeerLine {
+            more: more.map(left_out)?,
+            peer: peer.map(tracing::field::display),
+        })
     }
 
     /// A line about a session that a client does not get, for a reason that came after its request. The line of the cluster's
     /// engine says which node has it.
     pub(crate) fn log_session_refused(&self, connection: ConnectionId, session: &str, why: &str) {
-        if let Some(more) = self.repeats(connection, session, why) {
-            let peer = self.net.info(connection).map(|info| info.peer);
+        if let Some(line) = self.repeats(connection, session, why) {
             tracing::info!(
-                peer = peer.map(tracing::field::display),
+                peer = line.peer,
                 client = session,
                 why,
-                more = (more > 0).then_some(more),
+                more = line.more,
                 "session refused"
             );
         }

@@ -219,14 +219,13 @@ pub(crate) fn add_queue_members(json: &mut Value, queue: QueueState) {
 
 /// A line about a connection whose certificate is good no more.
 pub(crate) fn log_distrust(cx: &Context<'_>, connection: ConnectionId, user: Option<&str>) {
-    let Some(more) = cx.repeats(connection, user.unwrap_or_default(), "it is distrusted") else {
+    let Some(line) = cx.repeats(connection, user.unwrap_or_default(), "it is distrusted") else {
         return;
     };
-    let peer = cx.net.info(connection).map(|info| info.peer);
     tracing::warn!(
-        peer = peer.map(tracing::field::display),
+        peer = line.peer,
         user,
-        more = (more > 0).then_some(more),
+        more = line.more,
         "client disconnected: its certificate is revoked, or its authority is gone"
     );
 }

@@ -26,6 +26,7 @@ use crate::identity::{
 };
 use crate::mail::Mail;
 use crate::policy::Policy;
+use crate::repeats::left_out;
 
 /// A client's claim about itself, beside the certificate of its connection.
 #[derive(Clone, Copy)]
@@ -484,7 +485,7 @@ impl<'a, 'c> Case<'a, 'c> {
                     peer = %self.info.peer,
                     user = claimed.as_deref(),
                     fault = fault.detail(),
-                    more = (more > 0).then_some(more),
+                    more = left_out(more),
                     "a signed token is refused"
                 );
             }

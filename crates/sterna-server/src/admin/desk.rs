@@ -532,16 +532,15 @@ impl Application for Desk<'_, '_> {
 
     fn turned_away(&mut self, _: Fault, code: &str, detail: &str) {
         let name = self.credentials.name().unwrap_or_default();
-        let Some(more) = self.cx.repeats(self.connection, name, detail) else {
+        let Some(line) = self.cx.repeats(self.connection, name, detail) else {
             return;
         };
-        let info = self.cx.net.info(self.connection);
         tracing::warn!(
-            peer = info.map(|info| tracing::field::display(info.peer)),
+            peer = line.peer,
             user = self.credentials.name(),
             code,
             detail,
-            more = (more > 0).then_some(more),
+            more = line.more,
             "admin client turned away"
         );
     }

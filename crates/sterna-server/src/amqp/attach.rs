@@ -106,15 +106,14 @@ impl Door {
         name: &str,
         (condition, detail): &Refusal,
     ) {
-        if let Some(more) = cx.repeats(client.id, &client.container, detail) {
-            let peer = cx.net.info(client.id).map(|info| info.peer);
+        if let Some(line) = cx.repeats(client.id, &client.container, detail) {
             tracing::info!(
-                peer = peer.map(tracing::field::display),
+                peer = line.peer,
                 client = &*client.container,
                 link = name,
                 condition = condition.as_str(),
                 detail,
-                more = (more > 0).then_some(more),
+                more = line.more,
                 "link refused"
             );
         }

@@ -135,16 +135,15 @@ impl Door {
         match result {
             Ok(promise) => self.accept(cx, client, delivery, promise),
             Err((condition, detail)) => {
-                let peer = cx.net.info(client.id).map(|info| info.peer);
                 let link = client.targets.get(&delivery.link);
-                if let Some(more) = cx.repeats(client.id, &client.container, &detail) {
+                if let Some(line) = cx.repeats(client.id, &client.container, &detail) {
                     tracing::info!(
-                        peer = peer.map(tracing::field::display),
+                        peer = line.peer,
                         client = &*client.container,
                         link = link.map(|link| &*link.name),
                         condition = condition.as_str(),
                         detail,
-                        more = (more > 0).then_some(more),
+                        more = line.more,
                         "message refused"
                     );
                 }

@@ -624,16 +624,15 @@ impl Door {
 
 /// A line for the operator about a link, session or connection that is ended because of its client.
 fn log_end(cx: &Context<'_>, client: &Client, condition: &str, detail: &str) {
-    let Some(more) = cx.repeats(client.id, &client.container, detail) else {
+    let Some(line) = cx.repeats(client.id, &client.container, detail) else {
         return;
     };
-    let peer = cx.net.info(client.id).map(|info| info.peer);
     tracing::warn!(
-        peer = peer.map(tracing::field::display),
+        peer = line.peer,
         client = (!client.container.is_empty()).then_some(&*client.container),
         condition,
         detail,
-        more = (more > 0).then_some(more),
+        more = line.more,
         "AMQP client turned away"
     );
 }

@@ -99,13 +99,12 @@ pub(super) fn modify(
     let max_bytes = cx.policy.amqp.maximum_modified_annotations_bytes as usize;
     if let Some(message) = crate::mapping::modified(&form, annotations, max_bytes) {
         cx.broker.replace(session, tag, message);
-    } else if let Some(more) = cx.repeats(receiver, "", "annotations are not kept") {
-        let peer = cx.net.info(receiver).map(|info| info.peer);
+    } else if let Some(line) = cx.repeats(receiver, "", "annotations are not kept") {
         tracing::info!(
-            peer = peer.map(tracing::field::display),
+            peer = line.peer,
             topic = delivery.message.topic(),
             max_bytes,
-            more = (more > 0).then_some(more),
+            more = line.more,
             "annotations of a message that a receiver has modified are not kept: they are malformed, or \
              more than amqp.maximum_modified_annotations_bytes"
         );

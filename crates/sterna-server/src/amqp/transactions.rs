@@ -144,12 +144,13 @@ impl Door {
                 DeliveryState::Declared(Declared { txn_id: &id })
             }
             Err((condition, detail)) => {
-                if let Some(more) = cx.repeats(client.id, &client.container, detail) {
+                if let Some(line) = cx.repeats(client.id, &client.container, detail) {
                     tracing::info!(
+                        peer = line.peer,
                         client = &*client.container,
                         condition = condition.as_str(),
                         detail,
-                        more = (more > 0).then_some(more),
+                        more = line.more,
                         "transaction refused"
                     );
                 }

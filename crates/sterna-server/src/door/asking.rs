@@ -74,15 +74,14 @@ impl Asking {
         match ticket {
             Ok(ticket) => questions.ticket = Some(ticket),
             Err(refusal) => {
-                if let Some(more) = cx.repeats(connection, subject.client, refusal.detail()) {
-                    let peer = cx.net.info(connection).map(|info| info.peer);
+                if let Some(line) = cx.repeats(connection, subject.client, refusal.detail()) {
                     tracing::info!(
-                        peer = peer.map(tracing::field::display),
+                        peer = line.peer,
                         user = subject.user,
                         client = subject.client,
                         topic,
                         reason = refusal.name(),
-                        more = (more > 0).then_some(more),
+                        more = line.more,
                         "the webhook cannot be asked"
                     );
                 }

@@ -83,16 +83,15 @@ impl Application for Desk<'_, '_> {
             Fault::Slow => EndCause::Lost,
         });
         let name = self.peer.name().unwrap_or_default();
-        let Some(more) = self.cx.repeats(self.connection, name, detail) else {
+        let Some(line) = self.cx.repeats(self.connection, name, detail) else {
             return;
         };
-        let address = self.cx.net.info(self.connection).map(|info| info.peer);
         tracing::warn!(
-            peer = address.map(tracing::field::display),
+            peer = line.peer,
             client = self.peer.name(),
             code,
             detail,
-            more = (more > 0).then_some(more),
+            more = line.more,
             "HTTP client turned away"
         );
     }

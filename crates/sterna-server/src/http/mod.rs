@@ -235,12 +235,11 @@ impl Service for Http {
 
     fn shed(_: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
         let name = client.peer.name().unwrap_or_default();
-        if let Some(more) = cx.repeats(client.id, name, "it is shed") {
-            let peer = cx.net.info(client.id).map(|info| info.peer);
+        if let Some(line) = cx.repeats(client.id, name, "it is shed") {
             tracing::warn!(
-                peer = peer.map(tracing::field::display),
+                peer = line.peer,
                 user = client.peer.name(),
-                more = (more > 0).then_some(more),
+                more = line.more,
                 "client turned away: memory is short, and this client holds most of it"
             );
         }

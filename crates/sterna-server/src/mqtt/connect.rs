@@ -461,12 +461,13 @@ impl Door {
             Err(OpenError::ClusterAway) => self.refuse_unclaimed(cx, client),
             Err(OpenError::TooManySessions) => {
                 let detail = cx.why_full("too many sessions");
-                if let Some(more) = cx.repeats(client.id, &client.name, detail) {
+                if let Some(line) = cx.repeats(client.id, &client.name, detail) {
                     tracing::info!(
+                        peer = line.peer,
                         client = &*client.name,
                         user = client.identity.user(),
                         why = detail,
-                        more = (more > 0).then_some(more),
+                        more = line.more,
                         "there is no room for the session; `sterna admin sessions list --user USER` shows who holds it, \
                          and `sterna admin sessions remove --user USER` frees it"
                     );

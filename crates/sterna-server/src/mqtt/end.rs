@@ -171,16 +171,15 @@ impl Door {
     /// A line for operators about a client that has lost its session to another connection of its user.
     fn tell_takeover(cx: &Context<'_>, client: &Client) {
         let detail = "another connection of the same user has taken the session over";
-        let Some(more) = cx.repeats(client.id, &client.name, detail) else {
+        let Some(line) = cx.repeats(client.id, &client.name, detail) else {
             return;
         };
-        let peer = cx.net.info(client.id).map(|info| info.peer);
         let session = SessionName::new(client.identity.user(), &client.name);
         tracing::info!(
-            peer = peer.map(tracing::field::display),
+            peer = line.peer,
             client = session.id(),
             user = session.user(),
-            more = (more > 0).then_some(more),
+            more = line.more,
             detail,
             freed_by = command_that_ends(&session),
             "session taken over"

@@ -596,16 +596,15 @@ impl Door {
 
 /// A line for the operator about a connection that is ended because of its client.
 fn log_end(cx: &Context<'_>, client: &Client, reason: &str, detail: &str) {
-    let Some(more) = cx.repeats(client.id, &client.name, detail) else {
+    let Some(line) = cx.repeats(client.id, &client.name, detail) else {
         return;
     };
-    let peer = cx.net.info(client.id).map(|info| info.peer);
     tracing::warn!(
-        peer = peer.map(tracing::field::display),
+        peer = line.peer,
         client = (!client.name.is_empty()).then_some(&*client.name),
         reason,
         detail,
-        more = (more > 0).then_some(more),
+        more = line.more,
         "client disconnected"
     );
 }

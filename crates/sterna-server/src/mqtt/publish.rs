@@ -254,15 +254,15 @@ fn tell_refused(
         _ => refuse(DropReason::Invalid),
     }
     let what = refused.map_or_else(|| reason.name(), PublishRefusal::detail);
-    let Some(more) = cx.repeats(client.id, &client.name, what) else {
+    let Some(line) = cx.repeats(client.id, &client.name, what) else {
         return;
     };
     tracing::info!(
-        peer = peer.map(tracing::field::display),
+        peer = line.peer,
         client = &*client.name,
         topic,
         reason = reason.name(),
-        more = (more > 0).then_some(more),
+        more = line.more,
         "publication refused"
     );
 }

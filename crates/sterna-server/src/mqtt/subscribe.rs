@@ -113,13 +113,12 @@ fn subscribe_one(
         Err(SubscribeError::TooMany | SubscribeError::StoreFull) => ReasonCode::QuotaExceeded,
         Err(SubscribeError::NoQueueInCluster) => ReasonCode::SharedSubscriptionsNotSupported,
         Err(SubscribeError::NotAllowed) => {
-            if let Some(more) = cx.repeats(client.id, &client.name, "subscription refused") {
-                let peer = cx.net.info(client.id).map(|info| info.peer);
+            if let Some(line) = cx.repeats(client.id, &client.name, "subscription refused") {
                 tracing::info!(
-                    peer = peer.map(tracing::field::display),
+                    peer = line.peer,
                     client = &*client.name,
                     filter,
-                    more = (more > 0).then_some(more),
+                    more = line.more,
                     "subscription refused"
                 );
             }

@@ -5,6 +5,7 @@ use sterna_net::{FailedHandshake, HandshakeFault};
 use crate::audit::Login;
 use crate::metrics::Meters;
 use crate::policy::Policy;
+use crate::repeats::left_out;
 
 /// Tells the operator of a handshake that has failed: who it was, where, and the fault. `now_ms` is the shard's time.
 pub(super) fn tell_failed(meters: &Meters, policy: &Policy, now_ms: u64, failed: &FailedHandshake) {
@@ -42,7 +43,7 @@ pub(super) fn tell_failed(meters: &Meters, policy: &Policy, now_ms: u64, failed:
                 listener,
                 reason = fault.name(),
                 detail,
-                more = (more > 0).then_some(more),
+                more = left_out(more),
                 "handshake failed"
             );
         }

@@ -111,12 +111,11 @@ impl Api {
         at: usize,
     ) {
         let subscription = &peer.subscriptions[at];
-        if let Some(more) = cx.repeats(peer.connection, &subscription.name, "it is cut off") {
-            let address = cx.net.info(peer.connection).map(|info| info.peer);
+        if let Some(line) = cx.repeats(peer.connection, &subscription.name, "it is cut off") {
             tracing::warn!(
-                peer = address.map(tracing::field::display),
+                peer = line.peer,
                 session = &*subscription.name,
-                more = (more > 0).then_some(more),
+                more = line.more,
                 "the client of a subscription takes nothing; its response is cut off"
             );
         }

@@ -163,8 +163,8 @@ fn log_refusal(cx: &Context<'_>, connection: ConnectionId, user: Option<&str>, t
     // A question whether something exists is not refused when the answer is no.
     if status == 404 {
         tracing::debug!(peer, user, status, detail, "HTTP request refused");
-    } else if let Some(more) = cx.repeats(connection, user.unwrap_or_default(), detail) {
-        let more = (more > 0).then_some(more);
+    } else if let Some(line) = cx.repeats(connection, user.unwrap_or_default(), detail) {
+        let more = line.more;
         tracing::info!(peer, user, status, detail, more, "HTTP request refused");
     }
 }

@@ -391,13 +391,12 @@ fn may_subscribe(
         return Ok(());
     }
     let name = identity.user().unwrap_or_default();
-    if let Some(more) = cx.repeats(peer.connection, name, "subscription refused") {
-        let peer = cx.net.info(peer.connection).map(|info| info.peer);
+    if let Some(line) = cx.repeats(peer.connection, name, "subscription refused") {
         tracing::info!(
-            peer = peer.map(tracing::field::display),
+            peer = line.peer,
             user = identity.user(),
             filter,
-            more = (more > 0).then_some(more),
+            more = line.more,
             "subscription refused"
         );
     }

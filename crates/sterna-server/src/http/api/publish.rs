@@ -287,13 +287,12 @@ pub(super) fn may_publish(
         return Ok(());
     }
     let name = identity.user().unwrap_or_default();
-    if let Some(more) = cx.repeats(connection, name, "publication refused") {
-        let peer = cx.net.info(connection).map(|info| info.peer);
+    if let Some(line) = cx.repeats(connection, name, "publication refused") {
         tracing::info!(
-            peer = peer.map(tracing::field::display),
+            peer = line.peer,
             user = identity.user(),
             topic,
-            more = (more > 0).then_some(more),
+            more = line.more,
             "publication refused"
         );
     }

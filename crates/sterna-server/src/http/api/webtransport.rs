@@ -444,13 +444,12 @@ fn give_up(
     stream: u64,
     detail: &str,
 ) {
-    if let Some(more) = cx.repeats(peer.connection, peer.name().unwrap_or_default(), detail) {
-        let address = cx.net.info(peer.connection).map(|info| info.peer);
+    if let Some(line) = cx.repeats(peer.connection, peer.name().unwrap_or_default(), detail) {
         tracing::info!(
-            peer = address.map(tracing::field::display),
+            peer = line.peer,
             user = peer.name(),
             detail,
-            more = (more > 0).then_some(more),
+            more = line.more,
             "WebTransport stream given up"
         );
     }

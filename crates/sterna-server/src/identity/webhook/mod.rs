@@ -20,7 +20,7 @@ use super::{Identity, Refusal};
 use crate::authorization::{Answers, Recent};
 use crate::config;
 use crate::giving_way::Owner;
-use crate::repeats::{RepeatLimits, Repeats};
+use crate::repeats::{RepeatLimits, Repeats, left_out};
 use breaker::Breaker;
 pub(super) use breaker::Silence;
 pub(crate) use meters::{FIRST_BOUND_US, Meters, Outcome, Subject};
@@ -441,7 +441,7 @@ impl Service {
                 // One for all that ask: in an outage there may be thousands.
                 let now_ms = self.since.elapsed().as_millis() as u64;
                 if let Some(more) = self.lines.pass(now_ms, LINES, None, "no good answer") {
-                    let more = (more > 0).then_some(more);
+                    let more = left_out(more);
                     tracing::warn!(url, why, more, "the webhook gives no good answer");
                 }
                 Refusal::Webhook
