@@ -169,3 +169,33 @@ impl Selection {
         Some(true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sterna_broker::{MessageHeader, Selector as _};
+
+    use super::*;
+
+    /// A publisher could end every link that has a selector.
+    #[test]
+    fn a_message_with_many_properties_ends_no_link() {
+        let mut properties = Vec::new();
+        for number in 0..300_000 {
+            // A user property of MQTT.
+            properties.extend_from_slice(&[0x26, 0, 6]);
+            properties.extend_from_slice(format!("{number:06}").as_bytes());
+            properties.extend_from_slice(&[0, 0]);
+        }
+        let header = MessageHeader::default();
+        let message = Message::copy("t", &properties, b"", header).expect("it fits");
+        let selector = Selector::parse("device = 'x'", &SelectorLimits::default());
+        let selection = Selection {
+            selectors: vec![selector.expect("a selector")],
+            most_steps: Amqp::default().maximum_selector_steps.into(),
+            ..Selection::default()
+        };
+        let mut steps = 0;
+        assert_eq!(selection.selects(&message, &mut steps), Some(false));
+        assert!(steps > selection.most_steps, "the turn pays for it");
+    }
+}
