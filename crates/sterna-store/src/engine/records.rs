@@ -311,12 +311,13 @@ pub(crate) fn open_file(
     let integrity = if is_looked_through {
         Ok(true)
     } else {
-        let found = guarded(|| Ok(database.check_integrity()?));
-        // It has let go of its pages, or does nothing more.
+        guarded(|| Ok(database.check_integrity()?))
+    };
+    if integrity.is_err() {
+        // It does nothing more now.
         drop(database);
         (database, _) = open()?;
-        found
-    };
+    }
     let meta = guarded(|| read_meta(&database)).map_err(damaged)?;
     let meta = meta.ok_or_else(|| damaged("it does not say of which store it is".to_owned()))?;
     if meta.version == 0 {
