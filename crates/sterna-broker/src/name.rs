@@ -1,5 +1,6 @@
 //! The names of sessions.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 /// The name of a session: the user whose it is, and an identifier that is the user's own. Clients without a user name
@@ -12,6 +13,12 @@ use std::sync::Arc;
 /// says where the identifier ends, so each pair has one text, and each text is of one pair.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionName(Arc<str>);
+
+impl Borrow<str> for SessionName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
 
 /// Comes before the name of a user.
 const OF: char = '@';

@@ -9,7 +9,6 @@ use crate::account::Account;
 use crate::api::DoorState;
 use crate::cursor::{Cursor, Past, Reader};
 use crate::directory::{Directory, Principal};
-use crate::name::SessionName;
 use crate::records::{Fields, put_bytes, put_number};
 use crate::route::{Context, Rest, RouteFlags};
 use crate::session::{BrokerSession, State, Subscription};
@@ -240,7 +239,7 @@ pub(crate) fn unpack<P: DoorState>(
     let attendance = short(&mut fields)?.wrapping_add(head.generation);
     let judged_by = short(&mut fields)?;
     let next_sequence = short(&mut fields)?;
-    let name = directory.shared_name(SessionName::of_text(fields.text()?)?);
+    let name = directory.shared_name(fields.text()?)?;
     let mut session = BrokerSession::new(name, head.generation, State::Active);
     if flags & PAST != 0 {
         for _ in 0..fields.number()? {

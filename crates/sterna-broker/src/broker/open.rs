@@ -1,6 +1,6 @@
 //! Opening, closing and ending sessions (MQTT 5.0, sections 3.1 and 4.1).
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 
 use super::Broker;
 use super::wills::new_will;
@@ -47,7 +47,7 @@ impl<P: DoorState> Broker<P> {
         request: OpenSession,
     ) -> Result<Opened, OpenError> {
         let is_own = request.name.user().is_none() && address.is_none();
-        let principal = if is_own || group_of_root(&request.name).is_some() {
+        let principal = if is_own {
             Principal::BROKER
         } else {
             self.directory
@@ -373,7 +373,7 @@ impl<P: DoorState> Broker<P> {
         let principals = self.directory.principals();
         let network = match session.weight.principal {
             _ if session.name.user().is_some() => None,
-            Principal::OTHERS => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+            Principal::OTHERS => Some(SessionRecord::UNNOTED),
             principal => principals.network(principal),
         };
         let record = SessionRecord {

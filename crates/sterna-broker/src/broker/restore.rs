@@ -1,6 +1,5 @@
 //! After a restart: what the store has kept becomes sessions, routes and queues again.
 
-use core::net::{IpAddr, Ipv4Addr};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -109,8 +108,11 @@ impl Loaded {
             Kind::Judged => self.judged = Some(JudgedRecord::decode(value)?),
             Kind::Retained | Kind::Group | Kind::Shared => {}
             _ if share.holds(name) => {
-                let name = SessionName::of_text(name)?;
-                (self.sessions.entry(name).or_default()).visit(kind, rest, value)?;
+                if !self.sessions.contains_key(name) {
+                    let named = SessionName::of_text(name)?;
+                    self.sessions.insert(named, StoredSession::default());
+                }
+                (self.sessions.get_mut(name)?).visit(kind, rest, value)?;
             }
             _ => {}
         }
@@ -323,11 +325,8 @@ impl<P: DoorState> Broker<P> {
     fn principal_of_stored(&self, name: &SessionName, record: &SessionRecord) -> Principal {
         let principals = self.directory.principals();
         match (name.user(), record.network) {
-            _ if group_of_root(name).is_some() => Principal::BROKER,
             (None, None) => Principal::BROKER,
-            (None, Some(network)) if network == IpAddr::V4(Ipv4Addr::UNSPECIFIED) => {
-                Principal::OTHERS
-            }
+            (None, Some(SessionRecord::UNNOTED)) => Principal::OTHERS,
             (user, network) => principals.enter(user, network),
         }
     }

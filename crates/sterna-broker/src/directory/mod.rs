@@ -289,9 +289,9 @@ impl Directory {
         self.registry.owner(name)
     }
 
-    /// A name; the registry's own text where there is a session of that name.
-    pub(crate) fn shared_name(&self, name: SessionName) -> SessionName {
-        self.registry.name(&name).unwrap_or(name)
+    /// The name with this text; the registry's own where there is a session of that name. `None` for what is no name's text.
+    pub(crate) fn shared_name(&self, text: &str) -> Option<SessionName> {
+        (self.registry.name(text)).or_else(|| SessionName::of_text(text))
     }
 
     /// Whether there are other nodes.

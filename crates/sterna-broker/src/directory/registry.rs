@@ -112,17 +112,17 @@ impl Registry {
         }
     }
 
-    fn part(&self, name: &SessionName) -> &Mutex<Part> {
+    fn part(&self, name: &str) -> &Mutex<Part> {
         // The lowest bits choose the bucket within a table; other bits choose the table.
-        &self.parts[(self.hashing.hash_text(name.text()) >> 32) as usize % PARTS]
+        &self.parts[(self.hashing.hash_text(name) >> 32) as usize % PARTS]
     }
 
     pub(crate) fn owner(&self, name: &SessionName) -> Option<Owner> {
-        locked(self.part(name)).sessions.get(name).copied()
+        locked(self.part(name.text())).sessions.get(name).copied()
     }
 
-    /// The registry's own text of the name of a session.
-    pub(crate) fn name(&self, name: &SessionName) -> Option<SessionName> {
+    /// The registry's own text of the name of a session, by that text.
+    pub(crate) fn name(&self, name: &str) -> Option<SessionName> {
         let part = locked(self.part(name));
         let known = part.sessions.get_key_value(name);
         known.map(|(name, _)| name.clone())
@@ -155,7 +155,7 @@ impl Registry {
         let is_full = counting
             .as_ref()
             .is_some_and(|(_, most)| self.sessions_of(name.user()) >= *most);
-        let mut part = locked(self.part(name));
+        let mut part = locked(self.part(name.text()));
         let part = &mut *part;
         if let Some((name, &old)) = part.sessions.get_key_value(name) {
             if old.shard == shard {
@@ -179,7 +179,7 @@ impl Registry {
 
     /// Registers `new` in the place of `old`; false where `old` is not registered any more.
     pub(crate) fn replace(&self, name: &SessionName, old: Owner, new: Owner) -> bool {
-        match locked(self.part(name)).sessions.get_mut(name) {
+        match locked(self.part(name.text())).sessions.get_mut(name) {
             Some(owner) if *owner == old => {
                 *owner = new;
                 true
@@ -189,7 +189,7 @@ impl Registry {
     }
 
     pub(crate) fn remove(&self, name: &SessionName, owner: Owner) -> bool {
-        let mut part = locked(self.part(name));
+        let mut part = locked(self.part(name.text()));
         if part.sessions.get(name) != Some(&owner) {
             return false;
         }

@@ -7,7 +7,7 @@ mod carried;
 mod judged;
 mod wire;
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 use std::collections::BTreeMap;
 
 use crate::message::Qos;
@@ -89,12 +89,12 @@ pub(crate) fn split_key(key: &[u8]) -> Option<(Kind, &str, &[u8])> {
     Some((kind, name, fields.rest()))
 }
 
-/// The session that a record is of, by its key; `None` for a record of something else.
+/// The text of the name of the session that a record is of, by its key; `None` for a record of something else.
 #[must_use]
-pub fn name_of(key: &[u8]) -> Option<SessionName> {
+pub fn name_of(key: &[u8]) -> Option<&str> {
     match split_key(key)? {
         (Kind::Group | Kind::Retained | Kind::Node | Kind::Shared | Kind::Judged, ..) => None,
-        (_, name, _) => SessionName::of_text(name),
+        (_, name, _) => SessionName::parts_of(name).map(|_| name),
     }
 }
 
@@ -129,11 +129,14 @@ pub fn settle(
     (round, key): (u64, &[u8]),
     is_its: bool,
 ) -> bool {
-    let name = records.keys().find_map(|key| name_of(key));
+    let name = records
+        .keys()
+        .find_map(|key| name_of(key))
+        .map(str::to_owned);
     let Some(name) = name else {
         return false;
     };
-    let rounds = self::key(Kind::Rounds, name.text(), &[]);
+    let rounds = self::key(Kind::Rounds, &name, &[]);
     let known = (records.get(&rounds)).and_then(|value| (**value).try_into().ok());
     let is_news = known.map_or(is_its, |known| {
         let known = u64::from_be_bytes(known);
@@ -143,7 +146,7 @@ pub fn settle(
         return false;
     }
     records.insert(rounds, round.to_be_bytes().into());
-    records.insert(self::key(Kind::Door, name.text(), key), Box::default());
+    records.insert(self::key(Kind::Door, &name, key), Box::default());
     true
 }
 
@@ -166,8 +169,8 @@ pub(crate) fn remove(kind: Kind, name: &str, rest: &[u8]) -> Change {
 /// A session, as stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SessionRecord {
-    /// Where there is no user: the network of its client. The unspecified address stands for one that was not noted, and
-    /// `None` for the broker itself.
+    /// Where there is no user: the network of its client, [`UNNOTED`](Self::UNNOTED), or `None` for the broker
+    /// itself.
     pub(crate) network: Option<IpAddr>,
     pub(crate) expiry_s: u32,
     /// When it expires, if it is away; `None` where it has a consumer or never expires.
@@ -175,6 +178,9 @@ pub(crate) struct SessionRecord {
 }
 
 impl SessionRecord {
+    /// The network that was not noted.
+    pub(crate) const UNNOTED: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(16);
         put_number(&mut out, u64::from(self.expiry_s));

@@ -266,8 +266,11 @@ impl World {
 
     /// The model takes some turns of a node, in their order.
     pub(crate) fn take_turns(&mut self, at: usize, count: usize) {
-        let is_of_root =
-            |change: &Change| name_of(&change.key).is_some_and(|name| name.id().starts_with('\0'));
+        let is_of_root = |change: &Change| {
+            name_of(&change.key)
+                .and_then(SessionName::of_text)
+                .is_some_and(|name| name.id().starts_with('\0'))
+        };
         for _ in 0..count {
             let node = &mut self.nodes[at];
             let Some(is_changed) = node.site.take_turn(is_of_root) else {

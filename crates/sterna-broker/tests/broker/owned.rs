@@ -44,7 +44,7 @@ fn records_of(node: &mut Cluster, client_id: &str) -> Vec<Record> {
     let changes = [0, 1].map(|shard| node.broker(shard).take_changes());
     let mut records = BTreeMap::new();
     for Change { key, value } in changes.into_iter().flatten() {
-        if name_of(&key) == Some(named(client_id)) {
+        if name_of(&key) == Some(named(client_id).text()) {
             match value {
                 Some(value) => records.insert(key, value),
                 None => records.remove(&key),

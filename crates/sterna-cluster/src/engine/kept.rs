@@ -13,7 +13,7 @@ use std::time::Duration;
 use sterna_broker::{Change, Record, Records, SessionName, delayed_will, name_of, shared_of};
 
 use super::connection::HEADER_BYTES;
-use super::sessions::{hex, key_of};
+use super::sessions::{hex, key_of_text};
 use super::streams::{KEPT, SESSIONS};
 use super::unreadable::UNREADABLE_INTERVAL;
 use super::{Core, Retry};
@@ -62,7 +62,7 @@ impl Kept {
     }
 
     fn name(&self) -> Option<SessionName> {
-        name_of(self.records.first_key_value()?.0)
+        SessionName::of_text(name_of(self.records.first_key_value()?.0)?)
     }
 }
 
@@ -82,7 +82,7 @@ impl Core {
                     self.keep_request(shared, value, part);
                     continue;
                 }
-                let Some(name) = name_of(&key).map(|name| key_of(&name)) else {
+                let Some(name) = name_of(&key).map(key_of_text) else {
                     continue;
                 };
                 let kept = match all.entry(name) {

@@ -9,7 +9,7 @@ use sterna_broker::{Destination, Message, Once, name_of as name_of_key};
 
 use super::{Item, MOST_IN_ENTRY, Waiting};
 use crate::commits::Part;
-use crate::engine::sessions::key_of;
+use crate::engine::sessions::key_of_text;
 use crate::engine::{Core, retained};
 use crate::owners::Key;
 use crate::subjects;
@@ -62,7 +62,7 @@ impl Stuck {
             }
             Item::Records { changes, part } => {
                 let names = changes.iter().filter_map(|change| name_of_key(&change.key));
-                let keys: Vec<Key> = names.map(|name| key_of(&name)).collect();
+                let keys: Vec<Key> = names.map(key_of_text).collect();
                 let is_stuck =
                     self.turns.contains(part) || keys.iter().any(|key| self.sessions.contains(key));
                 if is_stuck {

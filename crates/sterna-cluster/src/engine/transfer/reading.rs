@@ -7,7 +7,7 @@ use sterna_broker::{CarriedSession, Message, Records, name_of};
 
 use super::super::log::{first_in, position};
 use super::super::regions::OUT;
-use super::super::sessions::{key_of, unhex};
+use super::super::sessions::{key_of_text, unhex};
 use super::super::streams::{KEPT, LOG, RETAINED, SESSIONS};
 use super::super::{Core, kept, sessions};
 use super::notice::{State, UNDER_WAY};
@@ -36,7 +36,7 @@ impl Found {
         let is_its = |records: &Records| {
             let mut names = records
                 .keys()
-                .map(|record| name_of(record).map(|name| key_of(&name)));
+                .map(|record| name_of(record).map(key_of_text));
             names.all(|name| name == Some(key))
         };
         if let Some((epoch, records)) = kept::decode(payload).filter(|(_, all)| is_its(all)) {
@@ -226,6 +226,7 @@ impl Core {
 mod tests {
     use sterna_broker::{SessionName, key_of_door};
 
+    use super::super::super::sessions::key_of;
     use super::*;
     use crate::owners::Process;
 
