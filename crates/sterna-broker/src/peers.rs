@@ -198,7 +198,7 @@ pub enum Destination {
 /// the number of the session's publications of this kind by then, and the packet identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Once {
-    /// The origin of its client identifier, as a number.
+    /// The origin of its session's name, as a number.
     pub session: u64,
     /// Number of the publication in its session.
     pub round: u64,
@@ -212,7 +212,7 @@ pub struct Once {
 pub enum Settles {
     /// A front door's record of a session, without a value: [`settle`](crate::settle).
     Session {
-        /// The client identifier.
+        /// The session's name.
         name: SessionName,
         /// Number of the publication in its session.
         round: u64,

@@ -57,7 +57,7 @@ pub enum ToShard {
     },
     /// A session that is away is this node's from now on: [`Broker::adopt`](sterna_broker::Broker::adopt).
     Adopt {
-        /// The client identifier.
+        /// The session's name.
         name: SessionName,
         /// Its records.
         records: Vec<Record>,
@@ -73,13 +73,13 @@ pub enum ToShard {
     },
     /// Another node has a session now: [`Broker::lose_session`](sterna_broker::Broker::lose_session).
     Lost {
-        /// The client identifier.
+        /// The session's name.
         name: SessionName,
     },
     /// The records of a session cannot be kept:
     /// [`Broker::drop_unkept_session`](sterna_broker::Broker::drop_unkept_session).
     Unkept {
-        /// The client identifier.
+        /// The session's name.
         name: SessionName,
     },
     /// A will is to be published:
@@ -92,7 +92,7 @@ pub enum ToShard {
     },
     /// Another node's client asks about a session that is this node's; for any shard.
     Question {
-        /// The client identifier.
+        /// The session's name.
         name: SessionName,
         /// The question of the front door there.
         question: Bytes,

@@ -102,7 +102,7 @@ impl<P: DoorState> Broker<P> {
         std::mem::take(&mut self.far.found)
     }
 
-    /// Client identifiers of sessions that were another node's and go on here, away, each once. To be called at the end of a
+    /// Names of sessions that were another node's and go on here, away, each once. To be called at the end of a
     /// turn.
     pub fn take_adopted(&mut self) -> Vec<SessionName> {
         std::mem::take(&mut self.far.adopted)

@@ -25,7 +25,7 @@ use crate::store::{Change, Record};
 const SUMMED: usize = 16;
 const SHORT_FILTER: usize = 256;
 
-/// Bytes of a subscription's record beside its filter and the client identifier.
+/// Bytes of a subscription's record beside its filter and the session's name.
 const SUBSCRIPTION_BYTES: usize = 32;
 
 impl<P: DoorState> Broker<P> {
