@@ -37,9 +37,8 @@ struct NotYet;
 /// The way a member chooses from its group's queue.
 #[derive(Debug)]
 pub(crate) struct Choice {
-    /// The member.
-    whose: Asked,
-    selector: Option<Arc<dyn Selector>>,
+    /// With whom it is asked for.
+    selector: Option<(Asked, Arc<dyn Selector>)>,
     /// The messages of the queue that the member may get, if not all.
     permit: Option<Arc<dyn Permit>>,
     /// Tags of what it can't be given, and the order in which they came.
@@ -55,13 +54,11 @@ pub(crate) struct Choice {
 
 impl Choice {
     pub(crate) fn new(
-        whose: Asked,
-        selector: Option<Arc<dyn Selector>>,
+        selector: Option<(Asked, Arc<dyn Selector>)>,
         permit: Option<Arc<dyn Permit>>,
         first: u32,
     ) -> Self {
         Self {
-            whose,
             selector,
             permit,
             refused: FxHashSet::default(),
@@ -100,7 +97,7 @@ impl Choice {
         match &self.selector {
             _ if !is_permitted => Taste::Unwanted,
             None => Taste::Wanted,
-            Some(selector) => work.ask(self.whose, &**selector, message),
+            Some((whose, selector)) => work.ask(*whose, &**selector, message),
         }
     }
 

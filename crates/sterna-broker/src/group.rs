@@ -24,7 +24,6 @@ use crate::queues::{QueueKey, Queues, next_sweep_ms};
 use crate::records::{self, Kind};
 use crate::rights::Permit;
 use crate::route::{Context, RouteFlags};
-use crate::selecting::Asked;
 use crate::session::NEVER_MS;
 use crate::tail::Tail;
 use crate::watch::Step;
@@ -359,7 +358,7 @@ impl Group {
                 if let Some(choice) = self.choices.get_mut(&id) {
                     choice.set_permit(permit, first);
                 } else {
-                    let choice = Choice::new(Asked::Member(id, 0), None, permit, first);
+                    let choice = Choice::new(None, permit, first);
                     self.choices.insert(id, choice, hashing);
                 }
                 self.list_if_available(id);
@@ -393,12 +392,7 @@ impl Group {
         }
         if self.choices.get(&id).is_none() {
             let permit = self.members.get(&id).and_then(Member::permit);
-            let choice = Choice::new(
-                Asked::Member(id, attendance),
-                None,
-                permit,
-                self.queue.first(),
-            );
+            let choice = Choice::new(None, permit, self.queue.first());
             self.choices.insert(id, choice, hashing);
         }
         if let Some(choice) = self.choices.get_mut(&id) {

@@ -350,8 +350,8 @@ impl<P: DoorState> Broker<P> {
             group.choices.remove(&member);
             let permit = known.permit();
             if selector.is_some() || permit.is_some() {
-                let whose = Asked::Member(member, attendance);
-                let choice = Choice::new(whose, selector, permit, group.queue.first());
+                let selector = selector.map(|one| (Asked::Member(member, attendance), one));
+                let choice = Choice::new(selector, permit, group.queue.first());
                 group.choices.insert(member, choice, hashing);
             }
             group.list_if_available(member);

@@ -7,7 +7,7 @@ use crate::api::{
     DoorState, RetainHandling, SessionKey, SubscribeError, SubscribeOptions, Subscribed,
 };
 use crate::attempts::Failures;
-use crate::directory::{Admission, Principal};
+use crate::directory::Admission;
 use crate::far_group::LONGEST_GROUP_BYTES;
 use crate::filter::Filter;
 use crate::message::{Message, Origin, Qos};
@@ -44,9 +44,6 @@ impl<P: DoorState> Broker<P> {
             }
         }
         let slot = session.slot;
-        let principal = (self.queues.sessions)
-            .charge(slot)
-            .map(|(principal, _)| principal);
         let limits = &self.queues.limits;
         let (limit, most_bytes) = (
             limits.subscriptions_per_session,
@@ -93,7 +90,7 @@ impl<P: DoorState> Broker<P> {
         if !existed && self.is_too_much_for_peers(slot, filter) {
             return Err(SubscribeError::TooMany);
         }
-        let principal = principal.unwrap_or(Principal::OTHERS);
+        let principal = self.queues.sessions[slot].weight.principal;
         let admission = Admission::Limited;
         if is_full || (!existed && !self.directory.add_subscription(admission, principal)) {
             return Err(SubscribeError::TooMany);

@@ -171,12 +171,9 @@ impl Principals {
 
     /// Changes a principal's bytes from one number to another.
     pub fn adjust(&self, principal: Principal, from: u64, to: u64) {
-        let bytes = &self.bytes[principal.0 as usize];
-        if to >= from {
-            bytes.fetch_add(to - from, Ordering::Relaxed);
-        } else {
-            bytes.fetch_sub(from - to, Ordering::Relaxed);
-        }
+        // Addition wraps, so this takes away, too.
+        let more = to.wrapping_sub(from);
+        self.bytes[principal.0 as usize].fetch_add(more, Ordering::Relaxed);
     }
 
     /// The same for bytes that last.
@@ -185,11 +182,8 @@ impl Principals {
             return;
         }
         self.adjust(principal, from, to);
-        if to >= from {
-            self.lasting_bytes.fetch_add(to - from, Ordering::Relaxed);
-        } else {
-            self.lasting_bytes.fetch_sub(from - to, Ordering::Relaxed);
-        }
+        let more = to.wrapping_sub(from);
+        self.lasting_bytes.fetch_add(more, Ordering::Relaxed);
     }
 
     /// Bytes of all principals and the broker that last.
