@@ -79,11 +79,18 @@ impl Targets {
                         self.place = Place::Unknown;
                         return;
                     }
-                    self.line.extend_from_slice(part);
-                    let Some(end) = end else { return };
+                    let Some(end) = end else {
+                        self.line.extend_from_slice(part);
+                        return;
+                    };
                     bytes = &bytes[end + 1..];
-                    let line = std::mem::take(&mut self.line);
-                    self.line_ends(line.strip_suffix(b"\r").unwrap_or(&line));
+                    if self.line.is_empty() {
+                        self.line_ends(part.strip_suffix(b"\r").unwrap_or(part));
+                    } else {
+                        self.line.extend_from_slice(part);
+                        let line = std::mem::take(&mut self.line);
+                        self.line_ends(line.strip_suffix(b"\r").unwrap_or(&line));
+                    }
                 }
             }
         }
@@ -166,8 +173,17 @@ impl Control {
     }
 }
 
-/// Time in which the given number of frames comes back.
+/// Time in which a whole allowance comes back.
 const WINDOW_MS: u64 = 10_000;
+
+/// How many of an allowance of `most` have come back since a time, which is now from then on if some have.
+pub(super) fn come_back(since_ms: &mut u64, now_ms: u64, most: u64) -> u64 {
+    let back = now_ms.saturating_sub(*since_ms) * most / WINDOW_MS;
+    if back > 0 {
+        *since_ms = now_ms;
+    }
+    back
+}
 
 /// Counts frames of HTTP/2 by kind.
 #[derive(Debug)]
@@ -199,11 +215,8 @@ impl Frames {
 
     /// Looks at bytes in their order. Returns a kind of which came more than `most` in ten seconds.
     pub(super) fn look(&mut self, mut bytes: &[u8], now_ms: u64, most: u64) -> Option<Control> {
-        let back = now_ms.saturating_sub(self.since_ms) * most / WINDOW_MS;
-        if back > 0 {
-            self.counts = self.counts.map(|count| count.saturating_sub(back));
-            self.since_ms = now_ms;
-        }
+        let back = come_back(&mut self.since_ms, now_ms, most);
+        self.counts = self.counts.map(|count| count.saturating_sub(back));
         while !bytes.is_empty() {
             let passed = self.preface.min(bytes.len());
             self.preface -= passed;

@@ -44,9 +44,6 @@ const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 /// Time after a request of HTTP/1.1 after which the library's buffers are given back.
 const REST_MS: u64 = 1_000;
 
-/// Time in which the given number of resets comes back.
-const RESET_WINDOW_MS: u64 = 10_000;
-
 /// The answer to a head that comes too slowly.
 const TOO_SLOW: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
@@ -272,9 +269,9 @@ impl Carrier {
                 }
             }
             Engine::Http1(_) => {
+                let is_between = self.is_between_requests();
                 let mut hall = self.hall.borrow_mut();
-                let is_between = hall.is_between_requests() && self.pipe.borrow().is_idle();
-                if is_between && self.head_deadline_ms.is_none() {
+                if is_between {
                     let next = hall.requests;
                     hall.targets.go_on(next);
                 }
@@ -387,12 +384,16 @@ impl Carrier {
         }
     }
 
+    /// Whether it is certain that the library stands between two requests.
+    fn is_between_requests(&self) -> bool {
+        self.head_deadline_ms.is_none()
+            && self.hall.borrow().is_between_requests()
+            && self.pipe.borrow().is_idle()
+    }
+
     /// Gives the library's buffers back, where it is certain that it stands between two requests.
     fn rest(&mut self) {
-        let (hall, pipe) = (self.hall.borrow(), self.pipe.borrow());
-        let is_between = hall.is_between_requests() && pipe.is_idle();
-        drop((hall, pipe));
-        if self.is_over || !is_between || self.head_deadline_ms.is_some() {
+        if self.is_over || !self.is_between_requests() {
             return;
         }
         self.engine = match std::mem::replace(&mut self.engine, Engine::Resting) {
@@ -510,11 +511,8 @@ impl Carrier {
     /// Counts a request that was given up before it was answered in full.
     fn count_reset(&mut self, app: &mut dyn Application) {
         let most = u64::from(self.limits.max_resets);
-        let back = (self.now_ms - self.resets_ms) * most / RESET_WINDOW_MS;
-        if back > 0 {
-            self.resets = self.resets.saturating_sub(back);
-            self.resets_ms = self.now_ms;
-        }
+        let back = beneath::come_back(&mut self.resets_ms, self.now_ms, most);
+        self.resets = self.resets.saturating_sub(back);
         self.resets += 1;
         if self.resets > most {
             self.end(
