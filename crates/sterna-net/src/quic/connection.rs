@@ -659,15 +659,10 @@ impl Connected {
     }
 
     /// Counts a handshake that has failed, and tells the handler.
-    fn handshake_failed(&self, shared: &mut Shared, (fault, detail): Refusal) {
+    fn handshake_failed(&self, shared: &mut Shared, refusal: Refusal) {
         let protocol = self.negotiated().map(|known| known.protocol);
         let peer = self.quic.remote_address();
-        shared.handshake_failed(
-            self.key,
-            peer,
-            protocol.unwrap_or_default(),
-            (fault, detail),
-        );
+        shared.handshake_failed(self.key, peer, protocol.unwrap_or_default(), refusal);
     }
 
     /// Ends the connection for the handler.
@@ -677,21 +672,26 @@ impl Connected {
 
     /// Ends the connection for the handler. If its handshake has failed, the fault may be known.
     fn end_of(&mut self, shared: &mut Shared, reason: CloseReason, refusal: Option<Refusal>) {
-        let refusal = refusal.unwrap_or_else(|| match reason {
-            CloseReason::TimedOut => {
-                let detail = "it was not finished within the handshake's time";
-                (HandshakeFault::TimedOut, detail.to_owned())
-            }
-            _ => (HandshakeFault::Shutdown, "the server ended it".to_owned()),
-        });
+        let is_late = reason == CloseReason::TimedOut;
+        let refusal = || {
+            refusal.unwrap_or_else(|| {
+                let (fault, detail) = if is_late {
+                    let detail = "it was not finished within the handshake's time";
+                    (HandshakeFault::TimedOut, detail)
+                } else {
+                    (HandshakeFault::Shutdown, "the server ended it")
+                };
+                (fault, detail.to_owned())
+            })
+        };
         let local = matches!(reason, CloseReason::Local | CloseReason::Shutdown);
         self.remember_path(shared);
         match self.stage {
             Stage::Closed | Stage::Left => return,
-            Stage::Handshake => self.handshake_failed(shared, refusal),
+            Stage::Handshake => self.handshake_failed(shared, refusal()),
             Stage::Early | Stage::Open => {
                 if self.handshake.is_some() {
-                    self.handshake_failed(shared, refusal);
+                    self.handshake_failed(shared, refusal());
                 }
                 if let Some(trace) = &mut self.trace {
                     trace.closed(shared.now, &reason);

@@ -16,7 +16,7 @@ use super::{Certificates, ClientAuth, ClientAuthority, ClientKeys, RawKeys};
 use crate::quic::{QuicConfig, TicketStore};
 
 /// Most bytes of plaintext in a record (RFC 8446, section 5.1).
-const FULL_RECORD_BYTES: u16 = 1 << 14;
+pub(super) const FULL_RECORD_BYTES: u16 = 1 << 14;
 
 /// Versions of TLS that a listener on TCP speaks. QUIC is always TLS 1.3.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

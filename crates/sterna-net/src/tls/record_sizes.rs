@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use rustls::ServerConfig;
 
+use super::config::FULL_RECORD_BYTES;
+
 /// Sizes that clients can ask for, in bytes of plaintext. Smaller records would cost more than they are worth.
 const SIZES: [u16; 5] = [512, 1024, 2048, 4096, 8192];
 /// The header of a record, which is part of the library's size.
 const HEADER_BYTES: usize = 5;
-/// Most bytes of plaintext in a record (RFC 8446, section 5.1).
-const FULL_BYTES: u16 = 1 << 14;
 
 /// The configurations of a listener by the size of records.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl BySize {
         let sized = |bytes: u16| {
             let mut config = config.clone();
             config.max_fragment_size =
-                (bytes < FULL_BYTES).then_some(usize::from(bytes) + HEADER_BYTES);
+                (bytes < FULL_RECORD_BYTES).then_some(usize::from(bytes) + HEADER_BYTES);
             Arc::new(config)
         };
         let smaller = SIZES.into_iter().filter(|bytes| *bytes < most_bytes);

@@ -29,6 +29,8 @@ fn failed(server: &Server) -> FailedHandshake {
     });
     server.log.forget();
     server.wait_figures(|figures| figures.failed_handshakes > 0 && figures.half_open == 0);
+    let counted = server.counters[0].listeners()[0].failed[failed.fault as usize];
+    assert!(counted > 0, "{failed:?}");
     failed
 }
 
