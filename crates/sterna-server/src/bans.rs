@@ -444,7 +444,7 @@ impl Bans {
         let owner = Owner::of(who.user, who.address);
         let logins = list
             .logins
-            .entry(owner, key, limits.maximum_flapping_entries);
+            .entry(owner, key, limits.maximum_flapping_entries as usize);
         let window_ms = u64::from(limits.flapping_window_s) * 1000;
         if now_ms.saturating_sub(logins.since_ms) >= window_ms {
             *logins = Logins {

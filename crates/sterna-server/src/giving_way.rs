@@ -1,5 +1,6 @@
 //! Tables with one limit for all. Where one is full, the oldest entry of whoever has most gives way, and nobody else's.
 
+use std::borrow::Borrow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher as _, Hash, RandomState};
@@ -147,29 +148,47 @@ impl<K: Clone + Eq + Hash, V> Table<K, V> {
         }
     }
 
-    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+    pub(crate) fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
         self.entries.get(key).map(|(_, value)| value)
     }
 
+    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        self.entries.get_mut(key).map(|(_, value)| value)
+    }
+
     /// An entry, which is made where there is none, and is this owner's from now on; `most` are kept, and at least one.
-    pub(crate) fn entry(&mut self, owner: Owner, key: K, most: u32) -> &mut V
+    pub(crate) fn entry(&mut self, owner: Owner, key: K, most: usize) -> &mut V
     where
         V: Default,
     {
-        if let Some((place, _)) = self.entries.get(&key) {
+        let place = self.place(owner, &key, most);
+        let entry = self.entries.entry(key);
+        let (known, value) = entry.or_insert_with(|| (place, V::default()));
+        *known = place;
+        value
+    }
+
+    /// Enters a value in the place of the one before, as an owner's; `most` are kept, and at least one.
+    pub(crate) fn insert(&mut self, owner: Owner, key: K, value: V, most: usize) {
+        let place = self.place(owner, &key, most);
+        self.entries.insert(key, (place, value));
+    }
+
+    /// Makes room for an entry, and has it be its owner's newest.
+    fn place(&mut self, owner: Owner, key: &K, most: usize) -> Place {
+        if let Some((place, _)) = self.entries.get(key) {
             self.order.remove(*place);
         }
-        while !self.entries.contains_key(&key) && self.entries.len() >= most.max(1) as usize {
+        while !self.entries.contains_key(key) && self.entries.len() >= most.max(1) {
             let Some(oldest) = self.order.pop() else {
                 break;
             };
             self.entries.remove(&oldest);
         }
-        let place = self.order.add(owner, key.clone());
-        let entry = self.entries.entry(key);
-        let (known, value) = entry.or_insert_with(|| (place, V::default()));
-        *known = place;
-        value
+        self.order.add(owner, key.clone())
     }
 
     pub(crate) fn remove(&mut self, key: &K) {
@@ -179,7 +198,6 @@ impl<K: Clone + Eq + Hash, V> Table<K, V> {
     }
 
     /// Number of entries.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }

@@ -1,32 +1,23 @@
 //! A table of recent answers: their times end, and the oldest of whoever has most give way.
 
 use std::borrow::Borrow;
-use std::collections::HashMap;
 use std::hash::Hash;
 
-use crate::giving_way::{GivingWay, Owner, Place};
+use crate::giving_way::{Owner, Table};
 
 /// Entries by key: a limited number, each until a time. The oldest of whoever has most give way.
 #[derive(Debug)]
 pub(crate) struct Recent<K, V, T> {
-    entries: HashMap<K, Entry<V, T>>,
-    order: GivingWay<K>,
+    /// Values, each with the end of its time.
+    table: Table<K, (V, T)>,
     most: usize,
-}
-
-#[derive(Debug)]
-struct Entry<V, T> {
-    place: Place,
-    until: T,
-    value: V,
 }
 
 impl<K: Clone + Eq + Hash, V, T: Copy + Ord> Recent<K, V, T> {
     /// An empty table of at most `most` entries.
     pub(crate) fn new(most: usize) -> Self {
         Self {
-            entries: HashMap::new(),
-            order: GivingWay::default(),
+            table: Table::new(),
             most,
         }
     }
@@ -44,32 +35,18 @@ impl<K: Clone + Eq + Hash, V, T: Copy + Ord> Recent<K, V, T> {
     where
         K: Borrow<Q>,
     {
-        let entry = self.entries.get(key)?;
-        (now < entry.until).then_some((&entry.value, entry.until))
+        let (value, until) = self.table.get(key)?;
+        (now < *until).then_some((value, *until))
     }
 
     /// Enters a value of somebody's until a time.
     pub(crate) fn add(&mut self, owner: Owner, key: K, value: V, until: T) {
-        if let Some(entry) = self.entries.remove(&key) {
-            self.order.remove(entry.place);
-        }
-        while self.entries.len() >= self.most
-            && let Some(oldest) = self.order.pop()
-        {
-            self.entries.remove(&oldest);
-        }
-        let place = self.order.add(owner, key.clone());
-        let entry = Entry {
-            place,
-            until,
-            value,
-        };
-        self.entries.insert(key, entry);
+        self.table.insert(owner, key, (value, until), self.most);
     }
 
     /// Entries, those whose time is over among them.
     pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+        self.table.len()
     }
 }
 

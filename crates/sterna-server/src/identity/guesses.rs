@@ -171,7 +171,9 @@ impl Guesses {
         let id = self.id(subject);
         // Nobody has it: who is at the address may be anybody.
         let owner = Owner::of(None, None);
-        let failures = self.for_subject.entry(owner, id, limits.maximum_entries);
+        let failures = self
+            .for_subject
+            .entry(owner, id, limits.maximum_entries as usize);
         failures.add(limits, limits.free_failures_per_user, now_ms);
     }
 
@@ -197,7 +199,7 @@ impl Guesses {
         now_ms: u64,
     ) {
         let (origin, id) = (origin(address), self.id(subject));
-        let most = limits.maximum_entries;
+        let most = limits.maximum_entries as usize;
         let owner = Owner::of(None, Some(address));
         if is_right {
             self.of_address_for_subject.remove(&(origin, id));

@@ -25,10 +25,17 @@ use answer::content_of;
 pub(super) use url::Plain;
 use url::Url;
 
-use super::webhook::Silence;
-
 /// Bytes read at once.
 const READ_BYTES: usize = 16 << 10;
+
+/// Why there is no answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Silence {
+    /// There was no connection, and nothing was asked.
+    Unreachable,
+    /// The question was sent, and no answer came to its end.
+    Silent,
+}
 
 /// The settings of an endpoint, with the names of those that can be at fault.
 pub(super) struct Terms<'a> {

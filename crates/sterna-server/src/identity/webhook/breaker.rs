@@ -5,23 +5,15 @@
 //! the address that asked. It is left alone for everybody after silence to enough of them, and for one address after
 //! silence to that one alone. The first to ask after a pause is none that was met with silence.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use crate::giving_way::{Owner, Table};
+use crate::identity::endpoint::Silence;
 use crate::identity::guesses::origin;
 
 /// Addresses that are remembered. Beyond it the one that was met with silence least lately is forgotten.
 const MOST_SUSPECTS: usize = 1_024;
-
-/// Why there is no answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::identity) enum Silence {
-    /// There was no connection, and nothing was asked.
-    Unreachable,
-    /// The question was sent, and no answer came to its end.
-    Silent,
-}
 
 /// Failures in a row, and the time until which nothing is asked because of them.
 #[derive(Debug)]
@@ -35,18 +27,17 @@ pub(super) struct Breaker {
     silenced: u32,
     /// Answers so far: tells rows of failures apart.
     answers: u64,
-    suspects: HashMap<IpAddr, Suspect>,
+    suspects: Table<IpAddr, Suspect>,
 }
 
 /// An address that was met with silence.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 struct Suspect {
     /// In a row.
     failures: u32,
     until: Option<Instant>,
-    latest: Instant,
-    /// The answers that there had been.
-    answers: u64,
+    /// The answers that there had been when it was met with silence last.
+    answers: Option<u64>,
 }
 
 impl Breaker {
@@ -58,7 +49,7 @@ impl Breaker {
             unreachable: 0,
             silenced: 0,
             answers: 0,
-            suspects: HashMap::new(),
+            suspects: Table::new(),
         }
     }
 
@@ -117,25 +108,12 @@ impl Breaker {
     }
 
     fn suspect(&mut self, address: IpAddr, now: Instant) {
-        if self.suspects.len() >= MOST_SUSPECTS && !self.suspects.contains_key(&address) {
-            let latest = self.suspects.iter();
-            let oldest = latest.min_by_key(|(_, suspect)| suspect.latest);
-            if let Some(oldest) = oldest.map(|(address, _)| *address) {
-                self.suspects.remove(&oldest);
-            }
-        }
-        let answers = self.answers;
-        let suspect = self.suspects.entry(address).or_insert(Suspect {
-            failures: 0,
-            until: None,
-            latest: now,
-            answers: u64::MAX,
-        });
-        if suspect.answers != answers {
-            suspect.answers = answers;
+        let owner = Owner::by(address);
+        let suspect = self.suspects.entry(owner, address, MOST_SUSPECTS);
+        if suspect.answers != Some(self.answers) {
+            suspect.answers = Some(self.answers);
             self.silenced = self.silenced.saturating_add(1);
         }
-        suspect.latest = now;
         suspect.failures = suspect.failures.saturating_add(1);
         if suspect.failures >= self.most {
             suspect.until = Some(now + self.pause);
@@ -227,6 +205,6 @@ mod tests {
         }
         assert_eq!(breaker.suspects.len(), MOST_SUSPECTS);
         let latest = IpAddr::from(4_999_u32.to_be_bytes());
-        assert!(breaker.suspects.contains_key(&latest));
+        assert!(breaker.suspects.get(&latest).is_some());
     }
 }

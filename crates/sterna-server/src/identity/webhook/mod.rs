@@ -22,7 +22,6 @@ use crate::config;
 use crate::giving_way::Owner;
 use crate::repeats::{RepeatLimits, Repeats, left_out};
 use breaker::Breaker;
-pub(super) use breaker::Silence;
 pub(crate) use meters::{FIRST_BOUND_US, Meters, Outcome, Subject};
 use queue::Queue;
 pub(crate) use queue::Ticket;
