@@ -142,14 +142,10 @@ impl Users {
 
     pub(super) fn verify(&self, user: &str, password: &[u8]) -> bool {
         // The lock is not held while the password is checked.
-        let (record, own, any) = {
+        let record = self.record_or_decoy(user);
+        let (own, any) = {
             let file = self.file();
-            let record = file.get_or_decoy(user, &self.decoy);
-            (
-                record,
-                file.foreign(user).cloned(),
-                file.any_foreign().cloned(),
-            )
+            (file.foreign(user).cloned(), file.any_foreign().cloned())
         };
         let is_right = record.verify_password(password);
         // Where a record is Mosquitto's, each check costs both, so that the time does not tell who is known by which.
@@ -185,12 +181,15 @@ impl Users {
         match replace_record(path, user, &old, &new) {
             Ok(()) => {
                 let mut file = self.file.write().unwrap_or_else(PoisonError::into_inner);
+                let likenesses = self.likenesses.write();
+                let mut likenesses = likenesses.unwrap_or_else(PoisonError::into_inner);
+                let before = file.get(user).map(likeness_of);
+                if let Some(count) = before.and_then(|before| likenesses.get_mut(&before)) {
+                    *count -= 1;
+                }
+                *likenesses.entry(likeness_of(&new)).or_default() += 1;
                 // A name that was taken once is taken again.
                 let _ = file.set(user, new);
-                let next = likenesses(&file);
-                drop(file);
-                let likenesses = self.likenesses.write();
-                *likenesses.unwrap_or_else(PoisonError::into_inner) = next;
                 tracing::info!(user, iterations, "password record raised");
             }
             Err(error) => {
@@ -203,12 +202,16 @@ impl Users {
     }
 }
 
+/// What others see of a record: the iterations, and the bytes of the salt.
+fn likeness_of(record: &Record) -> (u32, usize) {
+    (record.iterations(), record.salt().len())
+}
+
 /// See [`Users`].
 fn likenesses(file: &PasswordFile) -> BTreeMap<(u32, usize), usize> {
     let mut all = BTreeMap::new();
     for record in file.users().filter_map(|user| file.get(user)) {
-        let likeness = (record.iterations(), record.salt().len());
-        *all.entry(likeness).or_default() += 1;
+        *all.entry(likeness_of(record)).or_default() += 1;
     }
     all
 }
