@@ -1,6 +1,6 @@
 //! The parts of the shard that a front door may use in one step.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use sterna_broker::{
@@ -154,6 +154,11 @@ impl Context<'_> {
         }
     }
 
+    /// The address of a connection; `None` where it is gone.
+    pub(crate) fn address(&self, connection: ConnectionId) -> Option<IpAddr> {
+        self.net.info(connection).map(|info| info.peer.ip())
+    }
+
     /// From where a client speaks, as far as the rules ask for that.
     pub(crate) fn origin(&self, connection: ConnectionId) -> Origin {
         if !self.policy.rules.look_at_origins() {
@@ -252,7 +257,7 @@ impl Context<'_> {
         if let Some(fence) = self.fence {
             self.broker.set_unsure(fence.is_shut());
         }
-        let address = self.net.info(connection).map(|info| info.peer.ip());
+        let address = self.address(connection);
         self.broker.open_from(self.now_ms, address, request)
     }
 

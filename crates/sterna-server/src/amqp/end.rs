@@ -20,7 +20,7 @@ use crate::inspect;
 
 /// To whom a client's departed links count.
 fn owner_of(cx: &Context<'_>, client: &Client) -> Owner {
-    let address = cx.net.info(client.id).map(|info| info.peer.ip());
+    let address = cx.address(client.id);
     Owner::of(client.user(), address)
 }
 

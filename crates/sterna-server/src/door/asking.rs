@@ -59,7 +59,7 @@ impl Asking {
             action,
             topic: topic.into(),
         };
-        let Some(origin) = cx.net.info(connection).map(|info| info.peer.ip()) else {
+        let Some(origin) = cx.address(connection) else {
             return false;
         };
         let ticket = cx.policy.webhook.authorize(&access, origin, move || {

@@ -226,6 +226,12 @@ impl<S: Service> Door<S> {
         S::name(self.clients.get(id)?)
     }
 
+    /// The name of a client that is connected, and its user.
+    pub(crate) fn name_and_user(&self, id: S::Id) -> Option<(&str, Option<&str>)> {
+        let client = self.clients.get(id)?;
+        Some((S::name(client)?, S::user(client)))
+    }
+
     /// A client comes.
     pub(crate) fn opened(&mut self, cx: &mut Context<'_>, id: S::Id) {
         if self.stopping {
@@ -369,7 +375,7 @@ impl<S: Service> Door<S> {
     {
         let mut address = None;
         self.with_client(cx, id, |_, cx, client| {
-            address = cx.net.info(id).map(|info| info.peer.ip());
+            address = cx.address(id);
             if let Some(known) = S::known_topics(client) {
                 known.forget();
             }

@@ -172,7 +172,7 @@ impl Client {
     pub(super) fn pace(&mut self, cx: &mut Context<'_>, is_stopping: bool) {
         let partial_bytes = self.partial_bytes();
         let is_held_back = self.sips.holds_back(cx, partial_bytes, || {
-            let address = cx.net.info(self.id).map(|info| info.peer.ip());
+            let address = cx.address(self.id);
             (self.identity.user(), address)
         });
         let is_full = is_stopping

@@ -136,7 +136,7 @@ impl Doors<'_> {
     }
 
     fn address(&self, id: ConnectionId) -> Option<IpAddr> {
-        self.cx.net.info(id).map(|info| info.peer.ip())
+        self.cx.address(id)
     }
 
     /// Ends what is banned on a connection whose client is at this address.

@@ -147,7 +147,7 @@ impl Peer {
             ..
         } = self;
         sips.holds_back(cx, partial_bytes, || {
-            let address = cx.net.info(*connection).map(|info| info.peer.ip());
+            let address = cx.address(*connection);
             (credentials.name(), address)
         })
     }

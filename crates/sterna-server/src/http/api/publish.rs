@@ -115,9 +115,8 @@ impl Api {
         let (http, user) = (&cx.policy.http, asker.identity.user());
         let claim = peer.take_claim(asker.id);
         let place = (cx.shard, now_ms);
+        let who = ((user, cx.address(peer.connection)), key);
         let forget = |record: &KeyRecord| cx.broker.forget_node(record);
-        let address = cx.net.info(peer.connection).map(|info| info.peer.ip());
-        let who = ((user, address), key);
         let begun = (self.registry).begin(http, who, fingerprint, claim, place, forget);
         let ticket = match begun {
             Begin::First(ticket) => ticket,
