@@ -1,6 +1,5 @@
 //! State of HTTP that all shards share: topics that were created, and keys of requests that were done.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -160,15 +159,9 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut keys = lock(&self.registry.keys);
-        if let Entry::Occupied(known) = keys.known.entry(self.id)
-            && known.get().age == self.age
-            && known.get().done.is_none()
-        {
-            let place = known.remove().place;
-            keys.ages.remove(&self.age);
-            if let Some(place) = place {
-                keys.owners.remove(place);
-            }
+        let known = keys.known.get(&self.id);
+        if known.is_some_and(|known| known.age == self.age && known.done.is_none()) {
+            keys.forget(self.id);
         }
     }
 }

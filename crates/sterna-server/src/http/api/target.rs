@@ -61,7 +61,7 @@ fn route(path: &str) -> Option<(Route, &str)> {
 }
 
 /// The target of a request, taken apart.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Target<'a> {
     pub(super) resource: Resource,
     /// Path, as it came.
@@ -81,13 +81,13 @@ pub(super) enum Token<'a> {
     Malformed,
 }
 
-impl std::fmt::Debug for Token<'_> {
+impl std::fmt::Debug for Target<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Absent => "Absent",
-            Self::Is(_) => "Is(..)",
-            Self::Malformed => "Malformed",
-        })
+        // The query may have a token.
+        f.debug_struct("Target")
+            .field("resource", &self.resource)
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }
 
