@@ -312,7 +312,6 @@ impl<'a, 'c> Case<'a, 'c> {
         let named = |user: Option<&str>| Some(SessionName::new(user, client_id));
         let policy = self.cx.policy;
         let known = match claim {
-            Claim::Password("", b"") => self.quiet(),
             Claim::Password(name, b"") if is_token_as_name(policy, name) => {
                 return named(policy.issuer.claimed_user(name.as_bytes()).as_deref());
             }
@@ -413,7 +412,7 @@ impl<'a, 'c> Case<'a, 'c> {
             return self.asked(connection, number, Credentials::Token(password));
         }
         let is_alone = password.is_empty();
-        if is_alone && self.named.as_deref().is_some_and(|name| name == user) {
+        if is_alone && self.named.as_deref() == Some(user) {
             return self.quiet();
         }
         let is_asked = webhook.authenticates() && !users.has(user);
@@ -426,11 +425,10 @@ impl<'a, 'c> Case<'a, 'c> {
         if !sterna_auth::is_user_name(user) || is_token(user.as_bytes()) {
             return Err(Refusal::Password);
         }
+        self.agree(user)?;
         if is_asked {
-            self.agree(user)?;
             return self.asked(connection, number, credentials);
         }
-        self.agree(user)?;
         if is_alone {
             return Err(Refusal::Password);
         }

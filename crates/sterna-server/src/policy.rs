@@ -220,7 +220,8 @@ impl Policy {
         let users = Users::load(config.authentication.password_file.as_deref())?;
         users.warn_of_weak(config.passwords.iterations);
         let webhook = Arc::new(Webhook::load(&config.webhook)?);
-        let rules = Rules::new(&config.authorization, &config.listeners_in_force());
+        let in_force = config.listeners_in_force();
+        let rules = Rules::new(&config.authorization, &in_force);
         let rules = rules.with_answers(Arc::clone(webhook.answers()));
         Ok(Self {
             mqtt: config.mqtt.clone(),
@@ -240,13 +241,11 @@ impl Policy {
             bans: config.bans.clone(),
             client_ids: config.authentication.client_ids.clone(),
             rules,
-            listeners: config
-                .listeners_in_force()
-                .iter()
+            listeners: (in_force.iter())
                 .map(|listener| ListenerPolicy::of(config, listener, default))
                 .collect(),
-            listener_urls: (config.listeners_in_force().into_iter())
-                .map(|listener| listener.url)
+            listener_urls: (in_force.iter())
+                .map(|listener| listener.url.clone())
                 .collect(),
             trace: TracePolicy {
                 clients: config.trace.clients.iter().cloned().collect(),
@@ -265,7 +264,7 @@ impl Policy {
                         && (listener.url.parse::<ListenerUrl>())
                             .is_ok_and(|url| url.scheme.is_quic())
                 };
-                let is_any = config.listeners_in_force().iter().any(takes);
+                let is_any = in_force.iter().any(takes);
                 if is_any {
                     config.quic.maximum_early_bytes
                 } else {

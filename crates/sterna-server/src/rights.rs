@@ -267,24 +267,17 @@ impl Rights for InForce {
         {
             return true;
         }
-        let client = client_of(holder.client_id);
-        let standing = self.standings.of(holder.owner, &client);
-        if standing.is_none() && self.may_be_given_more(holder) {
-            return true;
-        }
-        let subject = Subject {
-            user: holder.owner,
-            client: &client,
-            origin: Origin::of_endpoint(holder.endpoint),
-            standing: standing.as_deref(),
-        };
-        // It was let through when it was subscribed to.
-        self.rules.may_receive_by(subject, topic, |_| true)
+        self.with_subject(holder, |subject| {
+            (subject.standing.is_none() && self.may_be_given_more(holder))
+                // It was let through when it was subscribed to.
+                || self.rules.may_receive_by(subject, topic, |_| true)
+        })
     }
 
     fn receives_message(&self, holder: Holder<'_>, message: &Message) -> bool {
         self.receives(holder, message.topic())
             && (is_own(holder)
+                || !message.topic().starts_with(amqp::QUEUE_LEVEL)
                 || !self.with_subject(holder, |subject| {
                     denies_origin(&self.rules, subject, message)
                 }))
@@ -304,15 +297,7 @@ impl Rights for InForce {
         if is_own(holder) {
             return None;
         }
-        let client = client_of(holder.client_id);
-        let standing = self.standings.of(holder.owner, &client);
-        let subject = Subject {
-            user: holder.owner,
-            client: &client,
-            standing: standing.as_deref(),
-            ..Subject::default()
-        };
-        self.rules.limit_of(subject)?.sessions
+        self.with_subject(holder, |subject| self.rules.limit_of(subject)?.sessions)
     }
 
     fn publishes(&self, holder: Holder<'_>, will: &Message) -> bool {

@@ -45,20 +45,17 @@ pub(super) fn explain(rules: &Rules, call: &Call) -> Result<Value, Trouble> {
         return Err(invalid("groups are those of a user".to_owned()));
     }
     let standing = Standing::new(&given, Vec::new()).map_err(|why| invalid(why.to_owned()))?;
+    let listener = |name: &str| {
+        let known = rules.listener(name);
+        known.ok_or_else(|| invalid(format!("no listener has the name `{name}`")))
+    };
     let subject = Subject {
         user,
         client: call.parameter("client").unwrap_or_default(),
         origin: Origin {
             address: parsed(call, "address")?,
             transport: (call.parameter("transport").map(transport)).transpose()?,
-            listener: match call.parameter("listener") {
-                Some(name) => Some(
-                    rules
-                        .listener(name)
-                        .ok_or_else(|| invalid(format!("no listener has the name `{name}`")))?,
-                ),
-                None => None,
-            },
+            listener: (call.parameter("listener").map(listener)).transpose()?,
         },
         standing: (!given.is_empty()).then_some(&*standing),
     };

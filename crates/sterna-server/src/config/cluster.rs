@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use sterna_cluster::is_name;
 
 use super::Config;
+use super::secrets::without_secrets;
 
 settings! {
     /// Other nodes, by way of NATS; [Clusters](cluster.md) says what a cluster does and what not.
@@ -382,12 +383,9 @@ impl RemoteRegion {
 
 /// A URL for the log, without its user and password.
 fn without_credentials(url: &str) -> String {
-    match (url.find("://"), url.rfind('@')) {
-        (Some(scheme), Some(at)) if scheme + 3 <= at => {
-            format!("{}…{}", &url[..scheme + 3], &url[at..])
-        }
-        (None, Some(at)) => format!("…{}", &url[at..]),
-        _ => url.to_owned(),
+    match url.rfind('@') {
+        Some(at) if !url.contains("://") => format!("…{}", &url[at..]),
+        _ => without_secrets(url).into_owned(),
     }
 }
 

@@ -218,13 +218,11 @@ impl Keys {
         let jwks = jwks.ok_or("there is no list `keys`")?;
         let (mut all, mut left_out) = (self.clone(), Vec::new());
         for (at, jwk) in jwks.iter().enumerate() {
-            let key =
-                (jwk.as_object().ok_or_else(|| "not an object".to_owned())).and_then(Key::of_jwk);
-            let key = match key {
+            let key = match key_at(at, jwk) {
                 Ok(Some(key)) => key,
                 Ok(None) => continue,
                 Err(why) => {
-                    left_out.push(format!("key {}: {why}", at + 1));
+                    left_out.push(why);
                     continue;
                 }
             };
@@ -308,6 +306,13 @@ impl Keys {
     }
 }
 
+/// Reads an entry of a JWK set, by its place; `None` for a key that is not for signatures.
+fn key_at(at: usize, jwk: &Value) -> Result<Option<Key>, String> {
+    let jwk = jwk.as_object().ok_or_else(|| "not an object".to_owned());
+    jwk.and_then(Key::of_jwk)
+        .map_err(|why| format!("key {}: {why}", at + 1))
+}
+
 fn parse(text: &str) -> Result<Vec<Key>, String> {
     if !text.trim_start().starts_with('{') {
         return parse_pem(text);
@@ -321,10 +326,7 @@ fn parse(text: &str) -> Result<Vec<Key>, String> {
     };
     let mut keys = Vec::new();
     for (at, jwk) in jwks.iter().enumerate() {
-        let fault = |why: String| format!("key {}: {why}", at + 1);
-        let jwk = jwk.as_object();
-        let jwk = jwk.ok_or_else(|| fault("not an object".to_owned()))?;
-        keys.extend(Key::of_jwk(jwk).map_err(fault)?);
+        keys.extend(key_at(at, jwk)?);
     }
     Ok(keys)
 }
