@@ -31,29 +31,28 @@ pub(crate) use watch::Watch;
 
 /// Bytes that all retained messages may take, by the settings: the limit, and a part of the ceiling.
 pub(crate) fn retained_bytes(broker: &Broker, ceiling_bytes: Option<u64>) -> u64 {
-    let of_ceiling =
-        ceiling_bytes.map(|bytes| bytes / 100 * u64::from(broker.memory_retained_percent));
-    of_ceiling.map_or(broker.maximum_retained_bytes, |bytes| {
-        bytes.min(broker.maximum_retained_bytes)
-    })
+    let percent = u64::from(broker.memory_retained_percent);
+    let of_ceiling = ceiling_bytes.map(|bytes| bytes / 100 * percent);
+    within(broker.maximum_retained_bytes, of_ceiling)
 }
 
 /// Bytes that all wills may take, by the settings: the limit, and a part of the ceiling.
 pub(crate) fn will_bytes(broker: &Broker, ceiling_bytes: Option<u64>) -> u64 {
     let percent = u64::from(broker.memory_wills_percent);
     let of_ceiling = ceiling_bytes.map(|bytes| bytes / 100 * percent);
-    of_ceiling.map_or(broker.maximum_will_bytes, |bytes| {
-        bytes.min(broker.maximum_will_bytes)
-    })
+    within(broker.maximum_will_bytes, of_ceiling)
 }
 
 /// Subscriptions that there may be, by the settings: the limit, and a part of the ceiling.
 pub(crate) fn subscriptions(broker: &Broker, ceiling_bytes: Option<u64>) -> u64 {
     let percent = u64::from(broker.memory_subscriptions_percent);
     let of_ceiling = ceiling_bytes.map(|bytes| bytes / 100 * percent / SUBSCRIPTION_BYTES);
-    of_ceiling.map_or(broker.maximum_subscriptions, |most| {
-        most.min(broker.maximum_subscriptions)
-    })
+    within(broker.maximum_subscriptions, of_ceiling)
+}
+
+/// A limit, and at most a part of the ceiling where there is one.
+fn within(limit: u64, of_ceiling: Option<u64>) -> u64 {
+    of_ceiling.map_or(limit, |most| most.min(limit))
 }
 
 /// Bytes that a subscription counts with where subscriptions have a part of the ceiling.

@@ -114,9 +114,8 @@ const fn party_name(party: usize) -> &'static str {
     }
 }
 
-/// The party that a reader of the broker is.
+/// The party that a reader of the broker is, by its name without a user.
 fn party_of(reader: &str) -> usize {
-    let reader = reader_parts(reader).0;
     let begins = |prefix: &&str| reader.starts_with(*prefix);
     if reader.starts_with(sterna_mqtt::topic::SHARE_PREFIX) {
         SHARED
@@ -204,9 +203,9 @@ pub(crate) struct Watcher(pub(crate) Arc<Meters>);
 impl LossWatcher for Watcher {
     fn lost(&self, loss: Loss<'_>) {
         let reason = DropReason::of_loss(loss.reason);
-        self.0.drops.numbers[party_of(loss.reader)][reason as usize].add(loss.messages);
-        let (reader, user) = reader_parts(loss.reader);
-        log_drops((reader, user), loss.topic, reason, loss.messages);
+        let (client, user) = reader_parts(loss.reader);
+        self.0.drops.numbers[party_of(client)][reason as usize].add(loss.messages);
+        log_drops((client, user), loss.topic, reason, loss.messages);
         let reader = (loss.reader, loss.origin);
         let watch = &self.0.watch;
         watch.dropped(reader, loss.topic, reason.name(), loss.messages);
@@ -296,7 +295,7 @@ mod tests {
         ] {
             for user in [None, Some("ann")] {
                 let reader = SessionName::new(user, reader);
-                assert_eq!(party_name(party_of(reader.text())), name);
+                assert_eq!(party_name(party_of(reader_parts(reader.text()).0)), name);
             }
         }
         assert_eq!(party_name(party_of("$share/group/t/#")), "shared");

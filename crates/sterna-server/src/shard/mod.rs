@@ -689,12 +689,9 @@ impl Handler for Shard {
         let mut doors = self.doors(net);
         let (mqtt, amqp, http) = (&*doors.mqtt, &*doors.amqp, &*doors.http);
         doors.paths.report(&mut doors.cx, |connection| {
-            if let Some(user) = http.name_of(connection) {
-                return Some((user, Some(user)));
-            }
-            let name = (amqp.name_of(connection)).or_else(|| mqtt.name_of(connection))?;
-            let names = (amqp.names(connection)).or_else(|| mqtt.names(connection));
-            Some((name, names.and_then(|(user, _)| user)))
+            (amqp.name_and_user(connection))
+                .or_else(|| http.name_and_user(connection))
+                .or_else(|| mqtt.name_and_user(connection))
         });
     }
 

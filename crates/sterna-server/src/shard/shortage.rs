@@ -141,15 +141,11 @@ impl Shard {
         let others = found.len();
         doors.admin.weigh(&doors.cx, &mut found);
         // Operators stay, and clients that are yet to prove that they are some do not, if they hold much.
-        let mut at = others;
-        while let Some(one) = found.get(at) {
-            let is_unproved = doors.admin.name_of(one.connection).is_none();
-            if is_unproved && one.bytes > LIGHT_BYTES as u64 {
-                at += 1;
-            } else {
-                doors.cx.memory.principals().leave(one.principal);
-                found.swap_remove(at);
-            }
+        let stays = found.extract_if(others.., |one| {
+            doors.admin.name_of(one.connection).is_some() || one.bytes <= LIGHT_BYTES as u64
+        });
+        for one in stays {
+            doors.cx.memory.principals().leave(one.principal);
         }
         let principals = doors.cx.memory.principals();
         let mut sums: FxHashMap<Principal, u64> = FxHashMap::default();
@@ -213,13 +209,10 @@ impl Shard {
         let light_bytes: u64 = light.map(|one| one.bytes).sum();
         let ends_light = self.memory.is_worth_ending(light_bytes * shards);
         let mut clients: FxHashMap<Principal, Vec<Weighed>> = FxHashMap::default();
+        // Each of the light ones has little. Unless that is much together, their end would bring nothing.
         for one in found {
-            clients.entry(one.principal).or_default().push(one);
-        }
-        if !ends_light {
-            // Each has little, and all of them do. Their end would bring nothing.
-            for clients in clients.values_mut() {
-                clients.retain(|one| one.bytes > LIGHT_BYTES as u64);
+            if ends_light || one.bytes > LIGHT_BYTES as u64 {
+                clients.entry(one.principal).or_default().push(one);
             }
         }
         let mut left = MOST_ENDED;
