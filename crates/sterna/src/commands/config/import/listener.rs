@@ -322,16 +322,13 @@ impl Draft {
             let known = &mut tls.client_revocation_lists;
             known.extend(self.revoked.filter(|list| !known.contains(list)));
         }
+        // One that differs was left out.
+        tls.certificate_as_username = self.certificate_as_username;
         let common = [
             (
                 &mut tls.require_client_certificate,
                 self.requires_certificate,
                 "require_certificate",
-            ),
-            (
-                &mut tls.certificate_as_username,
-                self.certificate_as_username,
-                "use_identity_as_username",
             ),
             (&mut tls.only_tls13, self.only_tls13, "tls_version"),
         ];
