@@ -12,12 +12,12 @@ import os
 import re
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import wire
 from cluster_nodes import Program, free_ports, wait_until
 from harness import Failure, Report
 
@@ -151,16 +151,11 @@ def upgrade(path: str, changes: dict[str, str | None]) -> bytes:
     return "\r\n".join([f"GET {path} HTTP/1.1", *lines, "", ""]).encode()
 
 
-def string(text: bytes) -> bytes:
-    return struct.pack(">H", len(text)) + text
-
-
 def records(world: World, arguments: list[str]) -> int:
     """The longest record of the server's, while a message of 20 kB comes back to who has published it."""
-    body = string(b"b/t") + b"z" * 20_000
-    length = bytes([len(body) % 128 | 128, len(body) >> 7 & 127 | 128, len(body) >> 14])
-    flight = b"\x10\x0e" + string(b"MQTT") + b"\4\2\0\x3c" + string(b"ws") + b"\x82\x08\0\1" + string(b"b/t") + b"\0"
-    said = world.openssl(["-msg", "-ign_eof", *arguments], flight + b"\x30" + length + body)
+    flight = wire.connect(level=4, client_id="ws") + wire.subscribe(1, [("b/t", 0)], level=4)
+    flight += wire.publish("b/t", b"z" * 20_000, level=4)
+    said = world.openssl(["-msg", "-ign_eof", *arguments], flight)
     found = re.findall(r"<<< .*RecordHeader.*\n\s+(?:[0-9a-f]{2} ){3}([0-9a-f]{2}) ([0-9a-f]{2})", said)
     sizes = [int(high + low, 16) for high, low in found]
     if sum(sizes) < 20_000:
