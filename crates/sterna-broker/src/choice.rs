@@ -211,6 +211,15 @@ impl<P> Queues<P> {
         }
     }
 
+    /// Whether a member looks at more of its group's queue in the next turn. Others of the group do not count: their
+    /// selectors may have looks in all turns.
+    pub(crate) fn is_undecided_member(&self, id: u32, member: u32) -> bool {
+        let group = self.groups.get(&id);
+        let choice = group.and_then(|group| Some((group.choices.get(&member)?, &group.tail)));
+        self.work.groups.contains(&id)
+            && choice.is_some_and(|(choice, tail)| choice.may_choose(tail))
+    }
+
     /// A message of a group's queue waits in the log from now on.
     pub(crate) fn offer_in_log(&mut self, id: u32, tag: u64, message: Option<&Message>) {
         let Some(group) = self.groups.get_mut(&id) else {

@@ -1,5 +1,6 @@
 //! Letters between shards. The caller carries it, in order per sender and receiver.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::api::Selector;
@@ -11,6 +12,7 @@ use crate::name::SessionName;
 use crate::nodes::{Entry, NIL};
 use crate::queues::Dead;
 use crate::route::{Context, Parcel};
+use crate::selecting::Lookup;
 use crate::session::Subscription;
 use crate::store::Record;
 
@@ -174,6 +176,8 @@ pub(crate) struct Moved<P> {
     pub(crate) restored: Vec<Record>,
     /// See [`Rare::rounds`](crate::session::Rare::rounds).
     pub(crate) rounds: u64,
+    /// Lookups of retained messages that wait for their turn.
+    pub(crate) lookups: VecDeque<Lookup>,
 }
 
 /// See [`Letter::Attend`].

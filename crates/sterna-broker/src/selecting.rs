@@ -15,7 +15,6 @@ use crate::api::Selector;
 use crate::mail::Recall;
 use crate::message::{Message, Qos};
 use crate::queues::Queues;
-use crate::route::Context;
 
 /// The answer of a selector about a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +40,6 @@ pub(crate) struct Lookup {
     pub(crate) length: u64,
     /// The highest level, and whether its own messages are left out.
     pub(crate) options: (Qos, bool),
-    pub(crate) context: Option<Arc<Context>>,
 }
 
 /// The consumer whose selector is asked, with its attendance.
@@ -180,6 +178,26 @@ impl Work {
         }
         self.visited(1);
         Some((of, lookup))
+    }
+
+    /// Takes the lookups that wait for a session, by slot and generation.
+    pub(crate) fn take_lookups(&mut self, of: (u32, u32)) -> VecDeque<Lookup> {
+        let Some(waiting) = self.lookups.remove(&of) else {
+            return VecDeque::new();
+        };
+        self.lookup_turns.retain(|one| *one != of);
+        waiting
+    }
+
+    /// Forgets the lookups that wait for a subscription that has ended.
+    pub(crate) fn forget_lookups(&mut self, of: (u32, u32), filter: &str) {
+        let Some(waiting) = self.lookups.get_mut(&of) else {
+            return;
+        };
+        waiting.retain(|lookup| *lookup.filter != *filter);
+        if waiting.is_empty() {
+            self.take_lookups(of);
+        }
     }
 
     pub(crate) fn postpone_group(&mut self, group: u32) {

@@ -102,6 +102,13 @@ impl<P: DoorState> Broker<P> {
         })
     }
 
+    /// Whether a session's consumer learns in the next turn if the first message of its queue is for it. Until then nothing
+    /// says that there is none.
+    #[must_use]
+    pub fn is_undecided(&self, session: SessionKey) -> bool {
+        self.queues.work.sessions.contains(&session.slot)
+    }
+
     /// Takes the next message from the queue. At QoS 1 and 2 it enters the ledger as sent.
     pub fn next_delivery(&mut self, now_ms: u64, session: SessionKey) -> Option<Delivery> {
         self.next(now_ms, session)?.take()

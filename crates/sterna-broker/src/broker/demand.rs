@@ -225,8 +225,7 @@ impl<P: DoorState> Broker<P> {
 
     /// On the group's shard: takes credit back from a member, and says how much.
     pub(super) fn member_recalled(&mut self, now_ms: u64, recall: Recall) {
-        if self.queues.work.groups.contains(&recall.group) {
-            // The wishes of its members are known in the next turn.
+        if self.queues.is_undecided_member(recall.group, recall.member) {
             return self.queues.work.recalls.push(recall);
         }
         if !self.is_recalled_afar(now_ms, recall) {

@@ -109,7 +109,7 @@ impl<P: DoorState> Broker<P> {
         let subscription = Subscription {
             flags,
             group,
-            context: context.clone(),
+            context,
         };
         let gathered = self.queues.changes.len();
         let Some(length) = self.add_routes(slot, &text, parsed.shared, subscription, None) else {
@@ -141,7 +141,6 @@ impl<P: DoorState> Broker<P> {
                 filter: Arc::clone(&text),
                 length,
                 options: (options.qos, options.no_local),
-                context,
             };
             retained = self.append_retained(now_ms, slot, lookup, parsed.wild);
         }
@@ -303,8 +302,12 @@ impl<P: DoorState> Broker<P> {
         let (messages, visited) =
             (self.directory).retained_before(&lookup.filter, is_wild, lookup.length, now_ms, room);
         self.queues.work.visited(visited);
-        let context = lookup.context.as_ref();
-        self.append_copies(now_ms, slot, messages, lookup.options, context)
+        // As it is now: rights may have changed since.
+        let known = self.queues.sessions[slot]
+            .subscriptions
+            .get(&*lookup.filter);
+        let context = known.and_then(|known| known.context.clone());
+        self.append_copies(now_ms, slot, messages, lookup.options, context.as_ref())
     }
 
     /// Appends copies of retained messages to a session's queue, as a subscription wants them. Returns their number.

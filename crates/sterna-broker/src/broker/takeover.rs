@@ -159,6 +159,7 @@ impl<P: DoorState> Broker<P> {
         // Settled positions are written here, before records of them are removed.
         self.queues.write_cursor(slot);
         let mut session = self.queues.sessions.remove(slot);
+        let lookups = (self.queues.work).take_lookups((slot, session.generation));
         self.queues
             .timers
             .remove(&(session.timer_ms, QueueKey::Session(slot)));
@@ -188,6 +189,7 @@ impl<P: DoorState> Broker<P> {
             next_sequence: session.next_sequence,
             is_stored: session.is_stored,
             judged_by: session.judged_by,
+            lookups,
         }
     }
 
@@ -304,6 +306,10 @@ impl<P: DoorState> Broker<P> {
         session.is_stored = state.is_stored;
         session.reader = state.reader;
         session.judged_by = state.judged_by;
+        let of = (slot, session.generation);
+        for lookup in state.lookups {
+            (queues.work).postpone_lookup(of, lookup, queues.limits.retained_deliveries);
+        }
         while node != NIL {
             let tag = (session.next_tag() & !u64::from(NIL)) | u64::from(node);
             if let Some(entry) = queues.nodes.entry_mut(node) {

@@ -1,11 +1,9 @@
 //! The beginning of a turn: selectors have steps again ([`selecting`](crate::selecting)), and some consumers are let go.
 
-use std::sync::Arc;
-
 use super::Broker;
 use crate::api::{DoorState, EvictReason};
 use crate::mail::Letter;
-use crate::route::{Context, Place};
+use crate::route::Place;
 use crate::selecting::Asked;
 
 /// Kinds of work that share the steps of a turn: browsers, lookups, and what queues and sessions have. Each is the first
@@ -74,13 +72,7 @@ impl<P: DoorState> Broker<P> {
         while !self.queues.work.is_spent()
             && let Some(((slot, generation), lookup)) = self.queues.work.next_lookup()
         {
-            let session = self.queues.session(slot, generation);
-            let known = session.and_then(|session| session.subscriptions.get(&*lookup.filter));
-            let is_same = known.is_some_and(|known| {
-                let pointer = |context: &Option<Arc<Context>>| context.as_ref().map(Arc::as_ptr);
-                pointer(&known.context) == pointer(&lookup.context)
-            });
-            if is_same {
+            if self.queues.session(slot, generation).is_some() {
                 self.look_up(now_ms, slot, &lookup, true);
             }
         }

@@ -138,6 +138,7 @@ impl<P: DoorState> Broker<P> {
         let Some((filter, subscription)) = session.subscriptions.remove(filter) else {
             return false;
         };
+        (self.queues.work).forget_lookups((slot, session.generation), &filter);
         if session.is_stored {
             let change =
                 records::remove(Kind::Subscription, session.name.text(), filter.as_bytes());

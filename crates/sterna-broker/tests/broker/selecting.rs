@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sterna_broker::{
-    ConsumerId, Event, EvictReason, Limits, Message, NEVER_EXPIRES_S, OpenSession, Qos, Selector,
-    SessionName,
+    ConsumerId, Event, EvictReason, Limits, Message, NEVER_EXPIRES_S, OpenSession, Qos,
+    RetainHandling, Selector, SessionName, SubscribeOptions,
 };
 use sterna_store::MemoryStore;
 
@@ -129,6 +129,60 @@ fn who_takes_credit_back_learns_first_what_is_for_him() {
     assert_eq!(seen, ["last"]);
 }
 
+/// Others of the queue may have looks in all turns: the answer waits for the member's own.
+#[test]
+fn who_takes_credit_back_waits_for_nobody_else() {
+    let work = Arc::default();
+    let mut cluster = Cluster::limited(limits());
+    cluster.keep(0, QUEUE);
+    for payload in names(0..100, "x") {
+        cluster.publish(0, "q", &payload, Qos::AtLeastOnce);
+    }
+    let quick = cluster.open_on_demand(0, "quick", Some(dear("last", &work)));
+    cluster.subscribe(quick, QUEUE, qos(Qos::AtLeastOnce));
+    cluster.demand(quick, 5);
+    turns(&mut cluster, &[quick], &work);
+    let slow = cluster.open_on_demand(0, "slow", Some(dear("never", &work)));
+    cluster.subscribe(slow, QUEUE, qos(Qos::AtLeastOnce));
+    cluster.demand(slow, 5);
+    begin_turn(&mut cluster);
+    assert!(cluster.broker(0).has_postponed(), "it looks at more");
+    cluster.start_drain(quick);
+    cluster.run();
+    assert_eq!(cluster.drained(quick), 1);
+    cluster.start_drain(slow);
+    cluster.run();
+    assert_eq!(cluster.drained(slow), 0);
+}
+
+/// Nobody is told that there is nothing while the first message of a queue waits for its look.
+#[test]
+fn a_queue_is_undecided_until_its_first_message_was_looked_at() {
+    let work: Arc<AtomicU64> = Arc::default();
+    let mut cluster = Cluster::limited(limits());
+    let client = cluster.open_on_demand(0, "a", Some(dear("a", &work)));
+    cluster.subscribe(client, "t", qos(Qos::AtLeastOnce));
+    cluster.demand(client, 5);
+    for payload in names(0..9, "x") {
+        cluster.publish(0, "t", &payload, Qos::AtLeastOnce);
+    }
+    cluster.publish(0, "t", "1a", Qos::AtLeastOnce);
+    assert!(cluster.drain(client).is_empty());
+    let mut count = 0;
+    while cluster.broker(0).is_undecided(client.key) {
+        count += 1;
+        begin_turn(&mut cluster);
+        let came = cluster.drain(client);
+        assert!(came.is_empty() || came == ["1a"]);
+        if !came.is_empty() {
+            assert!(count > 1, "it took {count} turns");
+            assert!(!cluster.broker(0).is_undecided(client.key));
+            return;
+        }
+    }
+    panic!("it was decided after {count} turns that nothing comes");
+}
+
 #[test]
 fn subscriptions_and_retained_messages_wait_for_their_look() {
     let work: Arc<AtomicU64> = Arc::default();
@@ -202,6 +256,50 @@ fn retained_messages_are_looked_up_in_turns() {
     }
     assert_eq!(came.iter().filter(|payload| *payload == "y").count(), 19);
     assert!(!cluster.broker(0).has_postponed());
+}
+
+/// Three lookups without steps: one for a session that moves, one for a subscription that is made again with another
+/// identifier, one for a subscription that ends.
+#[test]
+fn lookups_that_wait_are_their_sessions() {
+    let mut cluster = Cluster::with(2, limits(), |_| Box::new(MemoryStore::default()));
+    for number in 0..50 {
+        cluster.retain(0, &format!("r/{number}/x"), "x");
+    }
+    cluster.retain(0, "r/7/y", "y");
+    cluster.run();
+    begin_turn(&mut cluster);
+    let greedy = cluster.open(0, "greedy");
+    cluster.subscribe(greedy, "+/+/y", qos(Qos::AtLeastOnce));
+    let [moving, again, ended] = ["moving", "again", "ended"].map(|name| {
+        let client = cluster.open(0, name);
+        cluster.subscribe(client, "r/+/y", qos(Qos::AtLeastOnce));
+        assert!(cluster.drain(client).is_empty(), "it waits");
+        client
+    });
+    let moved = cluster.open(1, "moving");
+    assert!(moved.present && cluster.was_evicted(moving));
+    let options = SubscribeOptions {
+        identifier: Some(7),
+        retain_handling: RetainHandling::Never,
+        ..qos(Qos::AtLeastOnce)
+    };
+    cluster.subscribe(again, "r/+/y", options);
+    assert!(cluster.unsubscribe(ended, "r/+/y"));
+    let mut came = [moved, again, ended].map(|client| cluster.drain(client));
+    for _ in 0..10 {
+        for shard in [0, 1] {
+            let now_ms = cluster.now_ms;
+            cluster.broker(shard).begin_turn(|| now_ms);
+            cluster.collect(shard);
+            cluster.run();
+        }
+        for (came, client) in came.iter_mut().zip([moved, again, ended]) {
+            came.extend(cluster.drain(client));
+        }
+    }
+    assert_eq!(came, [vec!["y"], vec!["y"], vec![]]);
+    assert!(!cluster.broker(0).has_postponed() && !cluster.broker(1).has_postponed());
 }
 
 #[test]

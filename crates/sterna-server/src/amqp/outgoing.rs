@@ -279,7 +279,7 @@ impl Door {
                     break;
                 }
                 Step::Empty => {
-                    is_done = true;
+                    is_done = !cx.broker.is_undecided(session);
                     break;
                 }
             }
