@@ -187,8 +187,8 @@ impl Shard {
         }
     }
 
-    /// Forgets links that are attached nowhere, then ends clients of the heaviest principals until this shard's part of
-    /// the excess is gone.
+    /// Forgets links that are attached nowhere, then ends clients of the heaviest principals until this shard's
+    /// [part] of the excess is gone.
     fn shed(&mut self, net: &mut dyn Network, found: Vec<Weighed>) {
         let now_ms = net.now_ms();
         let shards = u64::from(self.sys.retained.shards());
@@ -196,7 +196,9 @@ impl Shard {
         let (shed_bytes, shed_ms) = self.shortage.shed;
         let is_back = now_ms.saturating_sub(shed_ms) >= BACK_MS;
         let back_bytes = if is_back { 0 } else { shed_bytes };
-        let mut excess_bytes = (excess_bytes / shards).saturating_sub(back_bytes);
+        let ranked = self.memory.principals().ranked();
+        let (giving, part_bytes) = part(ranked, &self.shortage.weighed, shards, excess_bytes);
+        let mut excess_bytes = part_bytes.saturating_sub(back_bytes);
         if excess_bytes == 0 {
             return;
         }
@@ -216,7 +218,7 @@ impl Shard {
             }
         }
         let mut left = MOST_ENDED;
-        for (_, principal) in self.memory.principals().ranked() {
+        for principal in giving {
             if excess_bytes == 0 || left == 0 {
                 break;
             }
@@ -327,6 +329,31 @@ impl Shard {
             }
         }
     }
+}
+
+/// Who is to give the bytes in excess, the heaviest first, and a shard's part of these bytes: what it has of each one's, and
+/// at least an equal part, since the bytes of sessions that are away are on no shard. `ranked` has all principals' bytes,
+/// and `own` those of this shard.
+fn part(
+    mut ranked: Vec<(u64, Principal)>,
+    own: &[(Principal, u64)],
+    shards: u64,
+    excess_bytes: u64,
+) -> (Vec<Principal>, u64) {
+    let own: FxHashMap<Principal, u64> = own.iter().copied().collect();
+    let mut left_bytes = excess_bytes;
+    let mut part_bytes = 0;
+    ranked.retain(|&(bytes, principal)| {
+        let taken_bytes = bytes.min(left_bytes);
+        left_bytes -= taken_bytes;
+        let own_bytes = own.get(&principal).map_or(0, |own| bytes.min(*own));
+        let of_own = u128::from(taken_bytes) * u128::from(own_bytes) / u128::from(bytes.max(1));
+        part_bytes +=
+            u64::try_from(of_own).map_or(taken_bytes, |bytes| bytes.max(taken_bytes / shards));
+        taken_bytes > 0
+    });
+    let giving = ranked.into_iter().map(|(_, principal)| principal);
+    (giving.collect(), part_bytes)
 }
 
 /// Counts of those that were ended because memory is short.

@@ -2,6 +2,7 @@
 
 use sterna_mqtt::packet::{Connect, SubscribeOptions, Will};
 use sterna_mqtt::{Packet, PublishProperties, QoS};
+use sterna_net::TransportKind;
 use sterna_server::Stage;
 use sterna_server::config::MemoryCeiling;
 
@@ -69,6 +70,25 @@ fn the_heaviest_address_cannot_grow_and_all_others_go_on() {
     resident(&mut broker, 10, Stage::Normal);
     broker.come_from(ATTACKER);
     broker.client(V5, "again");
+}
+
+/// A shard without clients of the heaviest gives nothing for a shard that has them.
+#[test]
+fn the_heaviest_is_ended_on_whichever_shard_it_is() {
+    let mut broker = Broker::with(&config(), 2);
+    let partial = |broker: &mut Broker, address, shard, name: &str, bytes| {
+        broker.come_from(address);
+        let peer = broker.open_on(shard, TransportKind::Tcp, Vec::new());
+        broker.packet(peer, V5, &Packet::Connect(plain(V5, name)));
+        broker.send(peer, &partial_publish()[..bytes]);
+        peer
+    };
+    let heavy = ["1", "2", "3", "4", "5", "6"]
+        .map(|name| partial(&mut broker, ATTACKER, 0, name, 1_400_000));
+    let honest = partial(&mut broker, HONEST, 1, "honest", 100_000);
+    resident(&mut broker, 91, Stage::Drop);
+    assert!(heavy.iter().any(|peer| broker.is_closed(*peer)));
+    assert!(!broker.is_closed(honest));
 }
 
 #[test]
