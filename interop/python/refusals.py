@@ -35,6 +35,12 @@ url = "ws://127.0.0.1:{ws}"
 [[listener]]
 url = "http://127.0.0.1:{http}"
 
+[[listener]]
+url = "mqtt://127.0.0.1:{mqtt}"
+
+[[listener]]
+url = "amqp://127.0.0.1:{amqp}"
+
 [tls]
 mqtt_alpn = ["x-amzn-mqtt-ca"]
 {tls_settings}
@@ -96,10 +102,13 @@ UPGRADES = {
 
 class World:
     def __init__(self, tls_settings: str = ""):
-        self.tls, self.ws, self.http, self.nginx = free_ports(4)
+        self.tls, self.ws, self.http, self.mqtt, self.amqp, self.nginx = free_ports(6)
         shutil.rmtree(FOLDER, ignore_errors=True)
         FOLDER.mkdir(parents=True, mode=0o700)
-        text = CONFIG.format(folder=FOLDER, tls=self.tls, ws=self.ws, http=self.http, tls_settings=tls_settings)
+        text = CONFIG.format(
+            folder=FOLDER, tls=self.tls, ws=self.ws, http=self.http, mqtt=self.mqtt, amqp=self.amqp,
+            tls_settings=tls_settings,
+        )
         (FOLDER / "sterna.toml").write_text(text)
         self.log = FOLDER / "log"
         self.broker = Program([STERNA, "serve", "--config", str(FOLDER / "sterna.toml")], self.log)
@@ -114,20 +123,23 @@ class World:
 
     def line(self, act: Callable[[], object], reason: str, part: str) -> None:
         """What the log says of something that is done."""
-        before = len(self.log.read_text())
-        act()
-        line = wait_until(
-            f"a line with the reason {reason}",
-            lambda: next((line for line in self.log.read_text()[before:].splitlines() if "handshake failed" in line), None),
-        )
+        line = self.next_line(act, "handshake failed")
         if f'reason="{reason}"' not in line or part not in line or "peer=127.0.0.1:" not in line:
             raise Failure(line)
         if "secret" in line or "listener=" not in line:
             raise Failure(line)
 
-    def openssl(self, arguments: list[str], send: bytes = b"") -> str:
+    def next_line(self, act: Callable[[], object], part: str) -> str:
+        before = len(self.log.read_text())
+        act()
+        return wait_until(
+            f"a line with {part}",
+            lambda: next((line for line in self.log.read_text()[before:].splitlines() if part in line), None),
+        )
+
+    def openssl(self, arguments: list[str], send: bytes = b"", port: int = 0) -> str:
         done = subprocess.run(
-            ["timeout", "5", "openssl", "s_client", "-connect", f"127.0.0.1:{self.tls}", *arguments],
+            ["timeout", "5", "openssl", "s_client", "-connect", f"127.0.0.1:{port or self.tls}", *arguments],
             input=send, capture_output=True, check=False,
         )
         return (done.stdout + done.stderr).decode(errors="replace")
@@ -161,6 +173,12 @@ def records(world: World, arguments: list[str]) -> int:
     if sum(sizes) < 20_000:
         raise Failure(f"the message did not come back: {said[-300:]}")
     return max(sizes)
+
+
+def tls_where_there_is_none(world: World, port: int) -> None:
+    line = world.next_line(lambda: world.openssl([], port=port), "TLS, and ")
+    if "peer=127.0.0.1:" not in line:
+        raise Failure(line)
 
 
 def small_records(world: World) -> None:
@@ -291,6 +309,8 @@ def rows() -> dict[str, Callable[[World], None]]:
         found[f"websocket/{name}"] = lambda world, d=request, r=reason, p=part: world.line(
             lambda: world.send(world.ws, d), r, p
         )
+    for name in ["mqtt", "amqp", "http", "ws"]:
+        found[f"plain/TLS to {name}"] = lambda world, n=name: tls_where_there_is_none(world, getattr(world, n))
     found["records/asked for"] = small_records
     found["records/by setting"] = records_by_setting
     found["alpn/foreign name"] = foreign_name

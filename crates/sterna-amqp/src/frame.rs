@@ -163,6 +163,9 @@ enum Start {
     Frame(Head),
 }
 
+/// The first bytes of a client that speaks TLS. As a frame it is larger than any that is taken.
+const TLS_RECORD: [u8; 2] = [0x16, 3];
+
 fn parse_start(
     bytes: [u8; FRAME_HEADER_BYTES],
     max_frame_bytes: usize,
@@ -173,7 +176,10 @@ fn parse_start(
     let [a, b, c, d, data_offset, frame_type, high, low] = bytes;
     let frame_bytes = u32::from_be_bytes([a, b, c, d]) as usize;
     if frame_bytes > max_frame_bytes {
-        return Err(DecodeError::framing("frame is larger than the limit"));
+        return Err(DecodeError::framing(match [a, b] {
+            TLS_RECORD => "the client speaks TLS, and this end does not",
+            _ => "frame is larger than the limit",
+        }));
     }
     let header_bytes = usize::from(data_offset) * 4;
     if header_bytes < FRAME_HEADER_BYTES {

@@ -35,6 +35,8 @@ use pipe::{End, Pipe};
 use service::{Answer, Hall, Service, Told};
 
 /// The first bytes of a client of HTTP/2 (RFC 9113, section 3.4).
+/// The first bytes of a client that speaks TLS.
+const TLS_RECORD: [u8; 2] = [0x16, 3];
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Windows of HTTP/2, as QUIC has them by default.
@@ -231,6 +233,10 @@ impl Carrier {
                 return;
             }
             let said = std::mem::take(said);
+            if said.starts_with(&TLS_RECORD) {
+                let detail = "the client speaks TLS, and this end does not";
+                return self.end(app, Fault::Violation, "400", detail);
+            }
             self.engine = if is_http2 { self.http2() } else { self.http1() };
             self.push(app, &said);
         } else {

@@ -13,14 +13,15 @@ use sterna_amqp::performatives::{Attach, Error, Role};
 use sterna_amqp::types::{Composite, Encoded, Multiple};
 use sterna_amqp::{Condition, DecodeError};
 use sterna_broker::{
-    Close, EndCause, OpenError, OpenSession, Opened, Origin, Qos, RetainHandling, SessionKey,
-    SessionName, SubscribeError, SubscribeOptions,
+    Close, EndCause, OpenSession, Opened, Origin, Qos, RetainHandling, SessionKey, SessionName,
+    SubscribeError, SubscribeOptions,
 };
 
 use sterna_net::ConnectionId;
 
 use super::acknowledge::Acknowledgement;
 use super::address::{AddressError, End, Kind, Node, share_name};
+use super::claims::not_opened;
 use super::client::{Client, Drain, Expiry, SourceLink, SourceState};
 use super::end::{cause_of, store_full};
 use super::recovery::{settle_told, take_up};
@@ -590,12 +591,7 @@ fn open_session(
                 .map(|selection| selection as Arc<dyn sterna_broker::Selector>),
         },
     );
-    opened.map_err(|error| match error {
-        OpenError::TakenOver => stolen(),
-        OpenError::ClusterAway => refused(cluster_away()),
-        OpenError::StoreFull => refused(store_full()),
-        _ => refusal(Condition::RESOURCE_LIMIT_EXCEEDED, "too many sessions"),
-    })
+    opened.map_err(|error| not_opened(cx, error))
 }
 
 pub(super) fn refused((condition, detail): (Condition, &str)) -> Refusal {
@@ -629,7 +625,8 @@ fn subscribe(cx: &mut Context<'_>, session: SessionKey, filter: &str) -> Result<
             "the source's address is no filter",
         ),
         SubscribeError::TooMany => {
-            refusal(Condition::RESOURCE_LIMIT_EXCEEDED, "too many subscriptions")
+            let detail = cx.why_full("too many subscriptions");
+            refusal(Condition::RESOURCE_LIMIT_EXCEEDED, detail)
         }
         SubscribeError::StoreFull => refused(store_full()),
         SubscribeError::NoQueueInCluster => refusal(

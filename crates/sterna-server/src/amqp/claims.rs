@@ -94,7 +94,7 @@ impl Door {
                 self.service.consumers.remove(&number);
                 client.targets.remove(link);
                 self.leaves_place(cx, client, link, &name);
-                self.refuse_attach(cx, client, link, &name, &not_opened(error));
+                self.refuse_attach(cx, client, link, &name, &not_opened(cx, error));
                 return None;
             }
         };
@@ -181,14 +181,19 @@ impl Door {
     }
 }
 
-fn not_opened(error: OpenError) -> Refusal {
+/// The error of a link whose session was not opened.
+pub(super) fn not_opened(cx: &Context<'_>, error: OpenError) -> Refusal {
     match error {
         OpenError::TakenOver => stolen(),
         OpenError::ClusterAway => refused(cluster_away()),
         OpenError::StoreFull => refused(super::end::store_full()),
-        _ => refusal(
+        // A link has no will.
+        OpenError::TooManySessions
+        | OpenError::TooManyWills
+        | OpenError::InvalidWillTopic
+        | OpenError::WillTooLarge => refusal(
             sterna_amqp::Condition::RESOURCE_LIMIT_EXCEEDED,
-            "too many sessions",
+            cx.why_full("too many sessions"),
         ),
     }
 }

@@ -136,7 +136,7 @@ impl Api {
         let (session, present) = match opened {
             Ok(Opened::Ready { session, present }) => (session, Some(present)),
             Ok(Opened::Pending { session }) => (session, None),
-            Err(error) => return Err(not_opened(error)),
+            Err(error) => return Err(not_opened(cx, error)),
         };
         let format = plan.format;
         let opening = Box::new(Opening {
@@ -270,7 +270,8 @@ impl Api {
                 on_demand: false,
                 selector: None,
             };
-            let opened = cx.open(connection, open).map_err(not_opened)?;
+            let opened = cx.open(connection, open);
+            let opened = opened.map_err(|error| not_opened(cx, error))?;
             Ok((name, opened))
         });
         opening.token = opening.token.max(token);
@@ -355,9 +356,11 @@ impl Api {
 }
 
 /// The answer to a client whose session was not opened.
-fn not_opened(error: OpenError) -> Trouble {
+fn not_opened(cx: &Context<'_>, error: OpenError) -> Trouble {
     match error {
-        OpenError::TooManySessions => Trouble::new(Kind::TooManySessions, "too many sessions"),
+        OpenError::TooManySessions => {
+            Trouble::new(Kind::TooManySessions, cx.why_full("too many sessions"))
+        }
         OpenError::StoreFull => {
             Trouble::new(Kind::StoreFull, "the store has no room for the session")
         }
@@ -513,7 +516,8 @@ fn add_filters(cx: &mut Context<'_>, session: SessionKey, plan: &Subscribe) -> R
                     "the filter is longer or deeper than the broker allows",
                 ),
                 SubscribeError::TooMany => {
-                    Trouble::new(Kind::TooManySubscriptions, "too many subscriptions")
+                    let detail = cx.why_full("too many subscriptions");
+                    Trouble::new(Kind::TooManySubscriptions, detail)
                 }
                 SubscribeError::StoreFull => Trouble::new(
                     Kind::StoreFull,
