@@ -71,6 +71,9 @@ impl fmt::Display for Kept {
     }
 }
 
+/// The line of a file whose last user was removed.
+const EMPTY: &str = "# no users";
+
 /// Users and their records, in the order of the file, with the file's comments.
 ///
 /// The text form is UTF-8, one `user:record` per line. Lines that start with `#`, and empty lines,
@@ -82,6 +85,8 @@ pub struct PasswordFile {
     users: HashMap<String, (usize, Kept)>,
     /// A user with a record of Mosquitto's: each check of a password asks for one.
     some_foreign: Option<String>,
+    /// See [`PasswordFile::is_meant_empty`].
+    says_empty: bool,
 }
 
 impl PasswordFile {
@@ -100,6 +105,10 @@ impl PasswordFile {
         let mut file = Self::default();
         for (at, content) in text.lines().enumerate() {
             let line = at + 1;
+            if content.trim_end() == EMPTY {
+                file.says_empty = true;
+                continue;
+            }
             if content.trim().is_empty() || content.starts_with('#') {
                 let kept = content.trim_end_matches('\r');
                 file.lines.push(Line::Other(kept.to_owned()));
@@ -226,6 +235,13 @@ impl PasswordFile {
         self.users.len()
     }
 
+    /// Whether there are no users, and the file says so in a line of its own. Without that it may be one that is being
+    /// written.
+    #[must_use]
+    pub fn is_meant_empty(&self) -> bool {
+        self.is_empty() && self.says_empty
+    }
+
     /// Whether there are no users.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -251,6 +267,10 @@ impl PasswordFile {
 
 impl fmt::Display for PasswordFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let has_removed = || (self.lines.iter()).any(|line| matches!(line, Line::Removed));
+        if self.is_empty() && (self.says_empty || has_removed()) {
+            writeln!(f, "{EMPTY}")?;
+        }
         for line in &self.lines {
             match line {
                 Line::Other(text) => writeln!(f, "{text}")?,

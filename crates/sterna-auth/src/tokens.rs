@@ -15,6 +15,9 @@ use crate::record::{MAX_USER_BYTES, prepared};
 /// Most tokens in one file.
 pub const MAX_TOKENS: usize = 1_000_000;
 
+/// The line of a file whose last token was removed.
+const EMPTY: &str = "# no tokens";
+
 /// Random bytes in a token: a token cannot be guessed, so only a plain digest of it is kept.
 pub const TOKEN_BYTES: usize = 32;
 
@@ -157,6 +160,8 @@ pub struct TokenFile {
     lines: Vec<Line>,
     /// Lines by their digests.
     tokens: HashMap<TokenDigest, usize>,
+    /// See [`TokenFile::is_meant_empty`].
+    says_empty: bool,
 }
 
 impl TokenFile {
@@ -175,6 +180,10 @@ impl TokenFile {
         let mut file = Self::default();
         for (at, content) in text.lines().enumerate() {
             let line = at + 1;
+            if content.trim_end() == EMPTY {
+                file.says_empty = true;
+                continue;
+            }
             if content.trim().is_empty() || content.starts_with('#') {
                 let kept = content.trim_end_matches('\r');
                 file.lines.push(Line::Other(kept.to_owned()));
@@ -247,6 +256,13 @@ impl TokenFile {
         (is_same && is_valid).then_some(record)
     }
 
+    /// Whether a user has a token of this digest, also one that has expired.
+    #[must_use]
+    pub fn is_of(&self, user: &str, digest: &TokenDigest) -> bool {
+        let line = self.tokens.get(digest).map(|at| &self.lines[*at]);
+        matches!(line, Some(Line::Token(record)) if record.user == user)
+    }
+
     /// Whether a token has a record, also one that has expired.
     #[must_use]
     pub fn has(&self, token: &[u8]) -> bool {
@@ -265,6 +281,13 @@ impl TokenFile {
     #[must_use]
     pub fn len(&self) -> usize {
         self.tokens.len()
+    }
+
+    /// Whether there are no tokens, and the file says so in a line of its own. Without that it may be one that is being
+    /// written.
+    #[must_use]
+    pub fn is_meant_empty(&self) -> bool {
+        self.is_empty() && self.says_empty
     }
 
     /// Whether there are no tokens.
@@ -311,6 +334,10 @@ impl fmt::Display for TokenRecord {
 
 impl fmt::Display for TokenFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let has_removed = || (self.lines.iter()).any(|line| matches!(line, Line::Removed));
+        if self.is_empty() && (self.says_empty || has_removed()) {
+            writeln!(f, "{EMPTY}")?;
+        }
         for line in &self.lines {
             match line {
                 Line::Other(text) => writeln!(f, "{text}")?,

@@ -15,6 +15,7 @@ use crate::context::{Context, is_outage};
 use crate::identity::{Identity, Refusal};
 use crate::metrics::{LoginFailure, Meters};
 use crate::repeats::{RepeatLimits, left_out};
+use crate::session::own_name;
 
 /// The target of the audit log.
 pub const TARGET: &str = "sterna::audit";
@@ -238,7 +239,8 @@ impl<'a> Login<'a> {
             repeats.pass(now_ms, limits, None, (failure.name(), detail))
         } else {
             let address = self.peer.map(|peer| peer.ip());
-            let line = (self.protocol.name(), self.client, self.user, detail);
+            let client = self.client.map(own_name);
+            let line = (self.protocol.name(), client, self.user, detail);
             repeats.pass(now_ms, limits, address, line)
         };
         let Some(more) = passed else {

@@ -22,7 +22,7 @@ use crate::metrics::Meters;
 use crate::policy::Policy;
 use crate::repeats::left_out;
 use crate::seats::Seats;
-use crate::session::SessionState;
+use crate::session::{SessionState, own_name};
 use crate::tracer::Tracer;
 
 /// Everything a front door needs for one step.
@@ -118,8 +118,8 @@ impl Context<'_> {
         }
     }
 
-    /// A line about a peer that may cause many like it; `None` where it is left out. `who` is its name, empty for none, and `what` the reason. A reason that is the broker's own, and
-    /// strikes everybody, has one line for all.
+    /// A line about a peer that may cause many like it; `None` where it is left out. `who` is its name, empty for none, and
+    /// `what` the reason. A reason that is the broker's own, and strikes everybody, has one line for all.
     pub(crate) fn repeats(
         &self,
         connection: ConnectionId,
@@ -132,7 +132,7 @@ impl Context<'_> {
             repeats.pass(self.now_ms, limits, None, what)
         } else {
             let address = peer.map(|peer| peer.ip());
-            repeats.pass(self.now_ms, limits, address, (who, what))
+            repeats.pass(self.now_ms, limits, address, (own_name(who), what))
         };
         Some(PeerLine {
             more: more.map(left_out)?,

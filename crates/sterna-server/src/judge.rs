@@ -517,10 +517,9 @@ impl<'a, 'c> Case<'a, 'c> {
             return self.asked(connection, number, Credentials::Token(token));
         }
         self.note(subject, found.is_some());
-        let (user, until_ms) = found.ok_or(Refusal::Token)?;
-        self.agree(user)?;
-        let identity = Identity::of(user, Proof::Token);
-        Ok(Verdict::Known(identity.until(until_ms)))
+        let record = found.ok_or(Refusal::Token)?;
+        self.agree(&record.user)?;
+        Ok(Verdict::Known(Identity::of_token(record)))
     }
 
     fn exchange(

@@ -334,17 +334,17 @@ impl Policy {
         self.webhook.authenticates() || self.issuer.gives_standings()
     }
 
-    /// Refuses a file that has lost all its users or tokens. Their sessions would end, and a file that is being written
-    /// looks like that.
+    /// Refuses a file that has lost all its users or tokens, unless it says so. Their sessions would end, and a file that
+    /// is being written looks like that.
     ///
     /// # Errors
     /// A sentence that names the setting.
     pub(crate) fn keeps_users_of(&self, old: &Self) -> Result<(), String> {
-        if self.users.are_configured() && self.users.is_empty() && !old.users.is_empty() {
-            return Err("authentication.password_file has no user any more: that needs a restart if it is meant".to_owned());
+        if self.users.are_configured() && self.users.are_lost() && !old.users.is_empty() {
+            return Err("authentication.password_file has no user any more: where that is meant, the line `# no users` says so".to_owned());
         }
-        if self.has_token_file && self.tokens.is_empty() && !old.tokens.is_empty() {
-            return Err("authentication.token_file has no token any more: that needs a restart if it is meant".to_owned());
+        if self.has_token_file && self.tokens.are_lost() && !old.tokens.is_empty() {
+            return Err("authentication.token_file has no token any more: where that is meant, the line `# no tokens` says so".to_owned());
         }
         Ok(())
     }

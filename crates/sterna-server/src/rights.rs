@@ -10,7 +10,7 @@ use sterna_net::ConnectionInfo;
 
 use crate::authorization::{MessageKind, Origin, Reading, Rules, Standing, Subject};
 use crate::bans::{Bans, Newcomer};
-use crate::identity::{Grant, Identity, common_name, may_have_client_id};
+use crate::identity::{Basis, Grant, Identity, common_name, may_have_client_id};
 use crate::policy::Policy;
 use crate::session::{AMQP_PREFIX, HTTP_PREFIX, QUEUE_PREFIX, amqp};
 use sterna_mapping::percent;
@@ -135,10 +135,13 @@ impl Policy {
         if !self.still_trusts(info) {
             return false;
         }
-        if let Some(grant) = identity.grant()
-            && !grant.is_of_file()
-        {
-            return self.issuer.stands_by(grant) || self.webhook.stands_by(grant);
+        if let Some(grant) = identity.grant() {
+            let user = identity.user().unwrap_or_default();
+            return match grant.basis() {
+                Basis::File(digest) => self.tokens.prove(user, digest),
+                Basis::Jwt(..) => self.issuer.stands_by(grant),
+                Basis::Webhook(_) => self.webhook.stands_by(grant),
+            };
         }
         let certificate = info.and_then(|info| info.peer_certificates.first());
         let Some(user) = identity.user() else {

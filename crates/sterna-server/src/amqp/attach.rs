@@ -111,6 +111,7 @@ impl Door {
             tracing::info!(
                 peer = line.peer,
                 client = &*client.container,
+                user = client.user(),
                 link = name,
                 condition = condition.as_str(),
                 detail,

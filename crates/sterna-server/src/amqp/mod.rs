@@ -630,6 +630,7 @@ fn log_end(cx: &Context<'_>, client: &Client, condition: &str, detail: &str) {
     tracing::warn!(
         peer = line.peer,
         client = (!client.container.is_empty()).then_some(&*client.container),
+        user = client.user(),
         condition,
         detail,
         more = line.more,

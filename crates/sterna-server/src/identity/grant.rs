@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use sterna_auth::{TokenDigest, TokenRecord};
+
 use super::client_ids::fits;
 use super::jwt::KeyId;
 use crate::authorization::Standing;
@@ -23,9 +25,9 @@ pub(crate) struct Grant {
 
 /// Why it was given, which has to stay so.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Basis {
-    /// A token of the file, which gives nothing but time.
-    File,
+pub(crate) enum Basis {
+    /// A token of the file, which gives nothing but time, by its digest.
+    File(TokenDigest),
     /// The key that has signed the token, and the settings by which it was accepted.
     Jwt(KeyId, Arc<config::Jwt>),
     /// The URL that was asked.
@@ -55,13 +57,13 @@ impl Grant {
         })
     }
 
-    /// Gives until a time in milliseconds since the Unix epoch, as a token of the file does.
-    pub(super) const fn until(until_ms: u64) -> Self {
+    /// Gives what a token of the file does.
+    pub(super) fn of_file(record: &TokenRecord) -> Self {
         Self {
-            until_ms: Some(until_ms),
+            until_ms: record.expires_at_s.map(|at_s| at_s.saturating_mul(1000)),
             client_ids: None,
             standing: None,
-            basis: Basis::File,
+            basis: Basis::File(record.digest),
         }
     }
 
@@ -80,12 +82,7 @@ impl Grant {
         matches!(self.basis, Basis::Webhook(_))
     }
 
-    /// Whether a token of the file has given it.
-    pub(crate) const fn is_of_file(&self) -> bool {
-        matches!(self.basis, Basis::File)
-    }
-
-    pub(super) const fn basis(&self) -> &Basis {
+    pub(crate) const fn basis(&self) -> &Basis {
         &self.basis
     }
 

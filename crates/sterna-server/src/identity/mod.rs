@@ -16,11 +16,13 @@ mod webhook;
 
 use std::sync::Arc;
 
+use sterna_auth::TokenRecord;
+
 pub(crate) use certificate::{Holder, common_name};
 pub use checker::Checker;
 pub(crate) use checker::{Request, Ticket};
 pub(crate) use client_ids::{is_client_id, may_have_client_id};
-pub(crate) use grant::Grant;
+pub(crate) use grant::{Basis, Grant};
 pub(crate) use guesses::{Standing, Subject, origin};
 pub use jwt::Issuer;
 pub(crate) use jwt::{OAUTHBEARER, is_token, token_of_message};
@@ -44,7 +46,7 @@ pub(crate) type Outcome = Result<Option<Identity>, Refusal>;
 pub struct Identity {
     user: Option<Arc<str>>,
     proof: Proof,
-    /// The grant of a token or of the webhook, beside the name; `None` where a token of the file never ends.
+    /// The grant of a token or of the webhook, beside the name.
     grant: Option<Arc<Grant>>,
     /// Groups and rules of the client; where clients can have them, an empty standing if it has
     /// none.
@@ -100,10 +102,9 @@ impl Identity {
         }
     }
 
-    /// The same client until a time in milliseconds since the Unix epoch; `None` for ever.
-    pub(crate) fn until(self, until_ms: Option<u64>) -> Self {
-        let grant = until_ms.map(|until_ms| Arc::new(Grant::until(until_ms)));
-        Self { grant, ..self }
+    /// The user of a token of the file.
+    pub(crate) fn of_token(record: &TokenRecord) -> Self {
+        Self::granted(&record.user, Proof::Token, Arc::new(Grant::of_file(record)))
     }
 
     /// The user of this name, as far as a token gives.

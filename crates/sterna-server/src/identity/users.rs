@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use ring::hmac;
-use sterna_auth::{DEFAULT_ITERATIONS, DecoySecret, PasswordFile, Record, TokenFile};
+use sterna_auth::{
+    DEFAULT_ITERATIONS, DecoySecret, PasswordFile, Record, TokenDigest, TokenFile, TokenRecord,
+};
 
 use super::secret_file::SecretFile;
 
@@ -80,6 +82,12 @@ impl Users {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.file().is_empty()
+    }
+
+    /// Whether there is nobody, and the file does not say so: it may be one that is being written.
+    pub(crate) fn are_lost(&self) -> bool {
+        let file = self.file();
+        file.is_empty() && !file.is_meant_empty()
     }
 
     /// Whether a file says who the users are, be there none: then a password has to be a user's.
@@ -202,7 +210,7 @@ impl Users {
     }
 }
 
-/// What others see of a record: the iterations, and the bytes of the salt.
+/// The iterations of a record and the bytes of its salt: others see these.
 fn likeness_of(record: &Record) -> (u32, usize) {
     (record.iterations(), record.salt().len())
 }
@@ -277,6 +285,16 @@ impl Tokens {
         self.file.is_empty()
     }
 
+    /// Whether there are none, and the file does not say so: it may be one that is being written.
+    pub(crate) fn are_lost(&self) -> bool {
+        self.file.is_empty() && !self.file.is_meant_empty()
+    }
+
+    /// Whether a token still proves that its client is a user.
+    pub(crate) fn prove(&self, user: &str, digest: &TokenDigest) -> bool {
+        self.file.is_of(user, digest)
+    }
+
     /// Whether there is a token of a user.
     #[must_use]
     pub fn has_user(&self, user: &str) -> bool {
@@ -293,13 +311,11 @@ impl Tokens {
         self.users() == other.users()
     }
 
-    /// User and end of a token; `None` for an unknown or expired one. Times are in milliseconds
-    /// since the Unix epoch. The search costs a digest, so a shard can do it.
+    /// The record of a token; `None` for an unknown or expired one. The time is in milliseconds since
+    /// the Unix epoch. The search costs a digest, so a shard can do it.
     #[must_use]
-    pub fn find(&self, token: &[u8], now_ms: u64) -> Option<(&str, Option<u64>)> {
-        let record = self.file.find(token, now_ms / 1000)?;
-        let until_ms = record.expires_at_s.map(|at_s| at_s.saturating_mul(1000));
-        Some((&record.user, until_ms))
+    pub fn find(&self, token: &[u8], now_ms: u64) -> Option<&TokenRecord> {
+        self.file.find(token, now_ms / 1000)
     }
 
     /// Whether the file has a token, also one that has expired.
@@ -528,10 +544,11 @@ bob:$6$06v3aHF2XQ6mvI8m$Lhmg9Cc/mnRY8D8+oxt0FEwe/HeSIg+g5RmyYyEng6H9ZSZNgCTiNXV8
     fn tokens_are_read_from_their_file_or_it_is_said_why_not() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokens");
-        let digest = sterna_auth::TokenDigest::of(b"secret");
+        let digest = TokenDigest::of(b"secret");
         fs::write(&path, format!("# ann's\nann:{digest}:2\n")).unwrap();
         let tokens = Tokens::load(Some(&path)).unwrap();
-        assert_eq!(tokens.find(b"secret", 1_999), Some(("ann", Some(2_000))));
+        let record = tokens.find(b"secret", 1_999).unwrap();
+        assert_eq!((&*record.user, record.expires_at_s), ("ann", Some(2)));
         assert_eq!(tokens.find(b"secret", 2_000), None);
         assert_eq!(tokens.find(b"Secret", 0), None);
         fs::write(&path, "ann:secret\n").unwrap();

@@ -7,7 +7,7 @@ use sterna_mqtt::{PublishProperties, QoS, ReasonCode};
 
 use crate::config::Mqtt;
 use crate::identity::is_client_id;
-use crate::session::is_reserved;
+use crate::session::{ASSIGNED_PREFIX, is_reserved};
 
 /// The User Property with which a client asks in CONNECT for messages of QoS 0 in QUIC datagrams. The broker
 /// agrees with it in CONNACK.
@@ -146,7 +146,7 @@ fn assign() -> Result<String, (ReasonCode, &'static str)> {
             "no randomness for a client identifier",
         )
     })?;
-    let mut id = String::from("auto-");
+    let mut id = String::from(ASSIGNED_PREFIX);
     for byte in random {
         let _ = write!(id, "{byte:02x}");
     }

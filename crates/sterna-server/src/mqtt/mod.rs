@@ -602,6 +602,7 @@ fn log_end(cx: &Context<'_>, client: &Client, reason: &str, detail: &str) {
     tracing::warn!(
         peer = line.peer,
         client = (!client.name.is_empty()).then_some(&*client.name),
+        user = client.identity.user(),
         reason,
         detail,
         more = line.more,

@@ -236,6 +236,7 @@ fn tell_refused(
         tracing::debug!(
             peer = peer.map(tracing::field::display),
             client = &*client.name,
+            user = client.identity.user(),
             topic,
             "publication refused: the client publishes too fast"
         );
@@ -260,6 +261,7 @@ fn tell_refused(
     tracing::info!(
         peer = line.peer,
         client = &*client.name,
+        user = client.identity.user(),
         topic,
         reason = reason.name(),
         more = line.more,

@@ -117,6 +117,7 @@ fn subscribe_one(
                 tracing::info!(
                     peer = line.peer,
                     client = &*client.name,
+                    user = client.identity.user(),
                     filter,
                     more = line.more,
                     "subscription refused"

@@ -51,6 +51,17 @@ pub(crate) const AMQP_PREFIX: &str = "$amqp/";
 pub(crate) const QUEUE_PREFIX: &str = "$queue/";
 /// First part of the names of sessions of HTTP subscriptions.
 pub(crate) const HTTP_PREFIX: &str = "$http/";
+/// The beginning of client identifiers that are assigned.
+pub(crate) const ASSIGNED_PREFIX: &str = "auto-";
+
+/// A client's own name; empty where it was given a new one, as it will be the next time.
+pub(crate) fn own_name(name: &str) -> &str {
+    if name.starts_with(ASSIGNED_PREFIX) {
+        ""
+    } else {
+        name
+    }
+}
 
 /// The protocol of a session, by its name; `queue` for the anchor of an AMQP queue.
 pub(crate) fn protocol_of(client_id: &str) -> &'static str {

@@ -331,9 +331,9 @@ impl Shard {
     }
 }
 
-/// Who is to give the bytes in excess, the heaviest first, and a shard's part of these bytes: what it has of each one's, and
-/// at least an equal part, since the bytes of sessions that are away are on no shard. `ranked` has all principals' bytes,
-/// and `own` those of this shard.
+/// The principals that are to give the bytes in excess, the heaviest first, and a shard's part of these bytes. That is what
+/// it has of each one's, and at least an equal part: the bytes of sessions that are away are on no shard. `ranked` has all
+/// principals' bytes, and `own` those of this shard.
 fn part(
     mut ranked: Vec<(u64, Principal)>,
     own: &[(Principal, u64)],

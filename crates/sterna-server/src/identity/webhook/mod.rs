@@ -199,7 +199,7 @@ impl Webhook {
             Basis::Webhook(url) => {
                 (self.authentication.as_ref()).is_some_and(|own| own.url == *url)
             }
-            Basis::File | Basis::Jwt(..) => false,
+            Basis::File(_) | Basis::Jwt(..) => false,
         }
     }
 

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use sterna_h3::{Content, Features};
 use sterna_mqtt::{QoS, Version};
 use sterna_net::TransportKind;
+use sterna_server::Policy;
 use sterna_server::config::{Config, EarlyData, HttpAuthentication, HttpEarlyDataRefusal, Rule};
 
 use crate::fixture::Broker;
@@ -454,4 +455,66 @@ fn early_data_is_refused_or_let_through_as_the_settings_say() {
         &[("early-data", "1"), ("idempotency-key", "k")],
     );
     assert_eq!(client.response(number).status, 204);
+}
+
+/// The user still has a password: the proof that was shown is what has to stand.
+#[test]
+fn a_token_that_is_gone_ends_what_it_opened() {
+    let (_directory, config) = guarded(|_| {});
+    let path = config.authentication.token_file.clone().expect("a file");
+    let (kept, gone) = (b"kept".as_slice(), b"gone".as_slice());
+    let write = |tokens: &[&[u8]]| {
+        let mut file = sterna_auth::TokenFile::new();
+        for token in tokens {
+            file.add(sterna_auth::TokenRecord {
+                user: "ann".into(),
+                digest: sterna_auth::TokenDigest::of(token),
+                expires_at_s: None,
+            })
+            .expect("a user");
+        }
+        let text = file.to_string();
+        std::fs::write(
+            &path,
+            if tokens.is_empty() {
+                "# no tokens\n"
+            } else {
+                &text
+            },
+        )
+        .expect("a file");
+    };
+    write(&[kept, gone]);
+    let mut broker = Broker::with(&config, 1);
+    let mut client = Client::connect(&mut broker);
+    let [first, second, third] = [
+        "Bearer kept".to_owned(),
+        "Bearer gone".to_owned(),
+        basic("ann", "secret"),
+    ]
+    .map(|shown| {
+        let fields = [
+            ("authorization", shown.as_str()),
+            ("accept", "text/event-stream"),
+        ];
+        let stream = client.request(&mut broker, "GET", "/v1/topics/a", &fields, b"");
+        if shown.starts_with("Basic") {
+            broker.await_verdict();
+            client.turn(&mut broker);
+        }
+        assert_eq!(client.response(stream).status, 200);
+        stream
+    });
+    for (tokens, open) in [
+        (&[kept, gone][..], [true, true, true]),
+        (&[kept], [true, false, true]),
+        (&[], [false, false, true]),
+    ] {
+        write(tokens);
+        let policy = Policy::load(&config).expect("a policy");
+        broker.apply(policy);
+        client.turn(&mut broker);
+        let are = [first, second, third].map(|stream| !client.response(stream).is_complete);
+        assert_eq!(are, open, "{tokens:?}");
+    }
 }

@@ -62,7 +62,7 @@ enum What {
     Delete,
 }
 
-const RULES: [Column; 7] = [
+const RULES: [Column; 8] = [
     ("RULE", "/number"),
     ("EFFECT", "/effect"),
     ("USERS", "/users"),
@@ -70,6 +70,18 @@ const RULES: [Column; 7] = [
     ("CLIENTS", "/clients"),
     ("ACTIONS", "/actions"),
     ("TOPICS", "/topics"),
+    ("CONDITIONS", "/conditions"),
+];
+
+/// Conditions of a rule that have no column of their own.
+const CONDITIONS: [&str; 7] = [
+    "listeners",
+    "addresses",
+    "transports",
+    "admin",
+    "qos",
+    "retain",
+    "early_data",
 ];
 
 pub(super) async fn act(admin: &Admin, action: &Rules) -> Result<Shown, Failure> {
@@ -81,6 +93,13 @@ pub(super) async fn act(admin: &Admin, action: &Rules) -> Result<Shown, Failure>
                     // By this number an explanation names it.
                     for (at, item) in items.iter_mut().enumerate() {
                         item["number"] = (at + 1).into();
+                        let conditions =
+                            CONDITIONS.into_iter().filter_map(|name| match &item[name] {
+                                Value::Null => None,
+                                Value::Array(values) if values.is_empty() => None,
+                                value => Some(format!("{name}={value}")),
+                            });
+                        item["conditions"] = conditions.collect::<Vec<_>>().join(" ").into();
                     }
                     Shown::List(&RULES, items.into())
                 }
