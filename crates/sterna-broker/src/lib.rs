@@ -154,7 +154,7 @@ pub use eras::{Era, Eras};
 pub use far_group::{GroupLetter, LETTER_OVERHEAD_BYTES, Peer, group_of_letter, rewritten_letter};
 pub use filter::is_of_broker;
 pub use holding::CrowdedReader;
-pub use limits::{Limits, QueueFull};
+pub use limits::{Limits, QueueFull, RETAINED_MESSAGE_BYTES};
 pub use losses::{Loss, LossReason, LossWatcher};
 pub use mail::Mail;
 pub use message::{

@@ -85,7 +85,7 @@ pub struct Limits {
     pub group_linger_ms: u64,
     /// Retained messages.
     pub retained_messages: usize,
-    /// Bytes of retained message bodies.
+    /// Bytes of retained messages: of their bodies, of long topics, and [`RETAINED_MESSAGE_BYTES`] for each.
     pub retained_bytes: usize,
     /// Retained messages waiting in one session's queue because subscriptions asked for them.
     pub retained_deliveries: usize,
@@ -112,6 +112,9 @@ pub struct Limits {
     /// Time between two surveys of what of the log nobody needs any more, in milliseconds.
     pub survey_interval_ms: u64,
 }
+
+/// Bytes that a retained message takes beside its body, with the nodes and names of a topic of a few levels.
+pub const RETAINED_MESSAGE_BYTES: usize = 420;
 
 impl Default for Limits {
     fn default() -> Self {

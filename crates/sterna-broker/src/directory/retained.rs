@@ -7,7 +7,7 @@ use crate::api::Retention;
 use crate::filter::{extra_bytes, is_topic};
 use crate::hash::KeyedState;
 use crate::levels::LevelTree;
-use crate::limits::Limits;
+use crate::limits::{Limits, RETAINED_MESSAGE_BYTES};
 use crate::message::Message;
 use crate::pressure::Pressure;
 use crate::route::Rest;
@@ -85,7 +85,7 @@ impl Retained {
         let is_full = limits.is_some_and(|(limits, pressure)| {
             (pressure >= Pressure::Drop && grows)
                 || count > limits.retained_messages
-                || bytes + topic_bytes > limits.retained_bytes
+                || bytes + topic_bytes + count * RETAINED_MESSAGE_BYTES > limits.retained_bytes
         });
         if is_full {
             return Retention::Refused;

@@ -1,7 +1,8 @@
 //! Retained messages.
 
 use sterna_broker::{
-    Limits, Publication, PublishRefusal, Qos, RetainHandling, Retention, SubscribeOptions,
+    Limits, Publication, PublishRefusal, Qos, RETAINED_MESSAGE_BYTES, RetainHandling, Retention,
+    SubscribeOptions,
 };
 use sterna_store::MemoryStore;
 
@@ -201,7 +202,7 @@ fn long_topics_count_for_the_limit_until_their_messages_are_gone() {
 fn their_number_and_bytes_are_limited() {
     let mut cluster = Cluster::limited(Limits {
         retained_messages: 2,
-        retained_bytes: 20,
+        retained_bytes: 20 + 2 * RETAINED_MESSAGE_BYTES,
         retained_deliveries: 1,
         ..Limits::default()
     });
@@ -273,4 +274,17 @@ fn what_the_broker_says_of_itself_is_retained_while_the_store_is_full() {
     );
     let routed = cluster.retain(0, "a", "of a client");
     assert_eq!(routed.refused, Some(PublishRefusal::StoreFull));
+}
+
+/// Small messages fill the limit of bytes, too.
+#[test]
+fn each_counts_beside_its_body() {
+    let mut cluster = Cluster::limited(Limits {
+        retained_bytes: 100 * RETAINED_MESSAGE_BYTES,
+        ..Limits::default()
+    });
+    let kept = (0..200).take_while(|number| {
+        cluster.retain(0, &format!("t{number}"), "1").retention == Retention::Stored
+    });
+    assert_eq!(kept.count(), 99);
 }

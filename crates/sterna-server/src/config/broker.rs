@@ -67,7 +67,7 @@ settings! {
         restart maximum_subscriptions: u64 = 10_000_000;
         /// Retained messages, one a topic.
         restart maximum_retained_messages: u64 = 1_000_000;
-        /// Bytes of all retained messages. Topics of many levels count more.
+        /// Bytes of all retained messages, with 420 for each beside its body. Topics of many levels count more.
         restart maximum_retained_bytes: u64 = 1 << 30;
         /// Retained messages that wait for one session because it has subscribed.
         restart maximum_retained_deliveries: u32 = 100_000;

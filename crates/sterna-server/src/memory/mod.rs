@@ -18,7 +18,7 @@ mod watch;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use sterna_broker::{Counters, Directory, Principals};
+use sterna_broker::{Counters, Directory, Principals, RETAINED_MESSAGE_BYTES};
 use sterna_net::{ShardCounters, TransportKind};
 use sterna_store::UsageReader;
 
@@ -125,8 +125,6 @@ const ENTRY_BYTES: u64 = 112;
 const COUNTED_ENTRY_BYTES: u64 = 64;
 /// A message of a queue that waits in the log alone; the same in the broker's own count.
 const LOGGED_BYTES: u64 = 32;
-/// A retained message beside its body, with the nodes and names of its topic.
-const RETAINED_BYTES: u64 = 420;
 /// A byte-stream connection with its engine; a layer of TLS adds to it.
 const CONNECTION_BYTES: u64 = 2_600;
 /// A QUIC connection with its engine.
@@ -393,7 +391,8 @@ impl Memory {
             0
         };
         let topic_bytes = self.directory.retained_topic_bytes() as u64;
-        let retained_bytes = retained as u64 * RETAINED_BYTES + topic_bytes + bodies_bytes;
+        let retained_bytes =
+            (retained * RETAINED_MESSAGE_BYTES) as u64 + topic_bytes + bodies_bytes;
         self.retained_bytes.store(retained_bytes, Ordering::Relaxed);
         let mut connections_bytes = 0;
         for counters in &self.transports {
