@@ -14,6 +14,7 @@ use crate::losses::LossReason;
 use crate::mail::Browse;
 use crate::message::{Message, Qos};
 use crate::nodes::{Entry, NIL};
+use crate::pressure::Pressure;
 use crate::queues::Queues;
 use crate::selecting::Taste;
 use crate::tail::Waiting;
@@ -71,10 +72,14 @@ impl<P> Queues<P> {
         self.has_window(group) && (group.logged.0 >= messages || group.logged.1 >= bytes)
     }
 
-    /// Whether a group's queue has more in memory than it may. One message may have any size.
+    /// Whether a group's queue has more in memory than it may. One message may have any size, unless memory is short and
+    /// nobody is there to take it.
     fn is_window_over(&self, group: &Group) -> bool {
         let (messages, bytes) = self.window(group);
-        let is_over = group.logged.0 > messages || (group.logged.0 > 1 && group.logged.1 > bytes);
+        let is_left = group.attending == 0 && self.pressure >= Pressure::MoveToLog;
+        let least = usize::from(!is_left);
+        let is_over =
+            group.logged.0 > messages || (group.logged.0 > least && group.logged.1 > bytes);
         is_over && self.has_window(group)
     }
 

@@ -94,10 +94,11 @@ impl<P: DoorState> Broker<P> {
         true
     }
 
-    /// Begins another round over all sessions: there is still too little room.
+    /// Begins another round over all sessions and queues: there is still too little room.
     pub fn relieve_again(&mut self) {
         if self.relief_left == 0 && self.queues.pressure >= Pressure::MoveToLog {
             self.relief_left = self.queues.sessions.capacity();
+            self.relief_groups = self.queues.groups.keys().copied().collect();
         }
     }
 
