@@ -18,6 +18,9 @@ use crate::route::{Context, Place, RouteFlags, RouteUpdate};
 use crate::selecting::Lookup;
 use crate::session::Subscription;
 
+/// Places of the tree of retained messages whose visit takes as long as the copy of a message into a queue.
+const PLACES_PER_COPY: usize = 6;
+
 impl<P: DoorState> Broker<P> {
     /// Adds or replaces a subscription. It is in force on all shards when this returns.
     ///
@@ -301,7 +304,9 @@ impl<P: DoorState> Broker<P> {
             .saturating_sub(session.account.retained_messages as usize);
         let (messages, visited) =
             (self.directory).retained_before(&lookup.filter, is_wild, lookup.length, now_ms, room);
-        self.queues.work.visited(visited);
+        self.queues
+            .work
+            .visited(visited + messages.len() * PLACES_PER_COPY);
         // As it is now: rights may have changed since.
         let known = self.queues.sessions[slot]
             .subscriptions
