@@ -198,15 +198,16 @@ impl Shard {
         let back_bytes = if is_back { 0 } else { shed_bytes };
         let ranked = self.memory.principals().ranked();
         let (giving, part_bytes) = part(ranked, &self.shortage.weighed, shards, excess_bytes);
-        let mut excess_bytes = part_bytes.saturating_sub(back_bytes);
-        if excess_bytes == 0 {
-            return;
-        }
-        let doors = self.doors(net);
         // Nobody's connection ends for what others have left.
-        let mut cx = doors.cx;
-        let mut ended_bytes = doors.amqp.give_up_departed(&mut cx, excess_bytes);
-        excess_bytes = excess_bytes.saturating_sub(ended_bytes);
+        let left_bytes = (excess_bytes / shards).saturating_sub(back_bytes);
+        let mut ended_bytes = if left_bytes > 0 {
+            let doors = self.doors(net);
+            let mut cx = doors.cx;
+            doors.amqp.give_up_departed(&mut cx, left_bytes)
+        } else {
+            0
+        };
+        let mut excess_bytes = part_bytes.saturating_sub(back_bytes + ended_bytes);
         let light = found.iter().filter(|one| one.bytes <= LIGHT_BYTES as u64);
         let light_bytes: u64 = light.map(|one| one.bytes).sum();
         let ends_light = self.memory.is_worth_ending(light_bytes * shards);
@@ -227,7 +228,9 @@ impl Shard {
             excess_bytes = excess_bytes.saturating_sub(bytes);
             ended_bytes += bytes;
         }
-        self.shortage.shed = (back_bytes + ended_bytes, now_ms);
+        if ended_bytes > 0 {
+            self.shortage.shed = (back_bytes + ended_bytes, now_ms);
+        }
     }
 
     /// Ends clients of a principal until so many bytes come back, `left` of them at most. Those go first that hold more than
