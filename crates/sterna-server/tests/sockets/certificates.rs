@@ -105,7 +105,7 @@ fn device(authority: &Authority, own: Option<&Leaf>) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// Connects and gets CONNACK.
+/// Connects and gets CONNACK. An error where the client is refused, by TLS or after a reload meanwhile.
 fn enter(server: &Server, device: &Arc<ClientConfig>, name: &str) -> std::io::Result<Stream> {
     let address = server.listeners()[0]
         .trim_start_matches("mqtts://")
@@ -120,7 +120,11 @@ fn enter(server: &Server, device: &Arc<ClientConfig>, name: &str) -> std::io::Re
     stream.read_exact(&mut head)?;
     let mut rest = vec![0; usize::from(head[1])];
     stream.read_exact(&mut rest)?;
-    assert_eq!((head[0], rest[1]), (0x20, 0));
+    assert_eq!(head[0], 0x20);
+    if rest[1] != 0 {
+        let why = format!("reason code {:#04x}", rest[1]);
+        return Err(std::io::Error::other(why));
+    }
     Ok(stream)
 }
 

@@ -360,13 +360,15 @@ fn the_papers_scenarios_run() {
     };
     let many = measure(&["--bytes", "138", "--connections", "2"]);
     assert_eq!(many.len(), 8, "TCP, TLS four times, QUIC three times");
-    let early = many.last().unwrap();
-    assert_eq!(early["handshake"], "QUIC, 0-RTT");
-    assert_eq!(early["early_data_accepted"], true);
-    assert_eq!(
-        (&early["up_packets"], &early["up_bytes"]),
-        (&1.into(), &1200.into())
-    );
+    // On a busy machine the answer may be late, and the datagram is sent again.
+    let is_in_one_datagram = (0..10).any(|_| {
+        let many = measure(&["--bytes", "138", "--connections", "2"]);
+        let early = many.last().unwrap();
+        assert_eq!(early["handshake"], "QUIC, 0-RTT");
+        assert_eq!(early["early_data_accepted"], true);
+        (&early["up_packets"], &early["up_bytes"]) == (&1.into(), &1200.into())
+    });
+    assert!(is_in_one_datagram);
     assert!(many[0]["startup_ms"].as_f64() > Some(0.0));
 
     let one = measure(&["--bytes", "138", "--messages", "100"]);
