@@ -567,14 +567,14 @@ fn arrived(driver: &mut Driver, publish: &Publish<'_>) {
 fn resend(driver: &mut Driver, connection: &mut Connection, out: &mut Lanes) {
     while let Some(outgoing) = connection.next_resend(&mut driver.session, out.control()) {
         let Some(sent) = driver.sent.get_mut(&outgoing.tag) else {
-            driver.session.forget_outgoing(outgoing.packet_id);
+            connection.give_up(&mut driver.session, outgoing, out.control());
             continue;
         };
         sent.lane = Lane::CONTROL;
         let publication = super::requests::view(&sent.publication.message);
         let again = connection.resend(&mut driver.session, outgoing, &publication, out.control());
         if let Err(error) = again {
-            driver.session.forget_outgoing(outgoing.packet_id);
+            connection.give_up(&mut driver.session, outgoing, out.control());
             if let Some(sent) = driver.sent.remove(&outgoing.tag) {
                 sent.publication.finish(Err(error.into()));
             }

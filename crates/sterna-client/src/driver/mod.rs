@@ -193,6 +193,12 @@ struct Driver {
 /// Runs a client to its end.
 pub(crate) async fn run(options: Options, inlets: Inlets) {
     let client_id = options.client_id.clone().unwrap_or_else(random_id);
+    // [MQTT-3.2.2-4] an earlier process may have left anything under way
+    let session = if options.clean_start {
+        MqttSession::new()
+    } else {
+        MqttSession::inherited()
+    };
     let mut driver = Driver {
         options,
         client_id,
@@ -201,7 +207,7 @@ pub(crate) async fn run(options: Options, inlets: Inlets) {
         publications: VecDeque::new(),
         bulk: VecDeque::new(),
         events: VecDeque::new(),
-        session: MqttSession::new(),
+        session,
         sent: BTreeMap::new(),
         asked: HashMap::new(),
         next_tag: 1,
