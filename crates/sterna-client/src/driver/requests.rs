@@ -503,8 +503,8 @@ impl Driver {
         if reason != ReasonCode::QuotaExceeded {
             self.subscriptions.remove(&filter);
         }
-        self.events
-            .push_back(Event::SubscriptionRefused { filter, reason });
+        let refused = Event::SubscriptionRefused { filter, reason };
+        self.inlets.events.put(refused);
     }
 
     /// A SUBACK or UNSUBACK came.
