@@ -118,8 +118,8 @@ impl<T> Drop for Writer<T> {
 }
 
 impl<T: Letter> Reader<T> {
-    /// The next letter; `None` when there will be none.
-    pub(crate) async fn next(&mut self) -> Option<T> {
+    /// The next letter; `None` when there will be none. One caller waits at a time.
+    pub(crate) async fn next(&self) -> Option<T> {
         poll_fn(|cx| {
             let mut shared = lock(&self.shared);
             if shared.letters.is_empty() && !shared.is_complete {
@@ -132,7 +132,7 @@ impl<T: Letter> Reader<T> {
     }
 
     /// The next letter, if there is one.
-    pub(crate) fn try_next(&mut self) -> Option<T> {
+    pub(crate) fn try_next(&self) -> Option<T> {
         taken(lock(&self.shared))
     }
 }
@@ -187,7 +187,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_newest_of_each_subject_is_read_behind_what_came_before_it() {
-        let (writer, mut reader) = mailbox(10);
+        let (writer, reader) = mailbox(10);
         for letter in [
             News('a', 1),
             Message(1),
@@ -215,7 +215,7 @@ mod tests {
 
     #[tokio::test]
     async fn messages_take_room_and_news_does_not() {
-        let (writer, mut reader) = mailbox(2);
+        let (writer, reader) = mailbox(2);
         for number in 0..100 {
             writer.put(News('a', number));
         }

@@ -171,7 +171,7 @@ impl Link {
     }
 
     /// Takes messages that came as datagrams.
-    fn read_datagrams(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Result<bool, Error> {
+    fn read_datagrams(&mut self, driver: &Driver, cx: &mut Context<'_>) -> Result<bool, Error> {
         let mut progress = false;
         while self.datagrams && !driver.inlets.events.is_full() {
             let Some(quic) = &mut self.carrier.quic else {
@@ -536,7 +536,7 @@ impl link::Link<Driver> for Link {
 }
 
 /// A message came.
-fn arrived(driver: &mut Driver, publish: &Publish<'_>) {
+fn arrived(driver: &Driver, publish: &Publish<'_>) {
     let (qos, payload_bytes) = (publish.qos as u8, publish.payload.len());
     let (topic, id) = (publish.topic, publish.packet_id);
     tracing::debug!(topic, qos, ?id, payload_bytes, "PUBLISH received");
