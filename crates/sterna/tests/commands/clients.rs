@@ -67,7 +67,8 @@ fn leave_a_message(url: &str, device: &str) {
 #[test]
 fn a_session_of_an_earlier_process_loses_no_message() {
     let broker = plain_broker();
-    let subscriber = broker.subscriber(TCP, &["-t", "t", "-q", "2", "-C", "6"]);
+    let rest = ["-t", "t", "-q", "2", "-C", "6", "-W", "60"];
+    let subscriber = broker.subscriber(TCP, &rest);
     for (device, transport, version) in [("a", TCP, "5"), ("b", QUIC, "5"), ("c", TCP, "311")] {
         leave_a_message(&broker.urls[TCP], device);
         let new = ["-c", "-i", device, "-V", version, "-q", "2", "-t", "t"];
