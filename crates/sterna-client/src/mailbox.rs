@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// What can be put into a mailbox.
+/// A thing that can be put into a mailbox.
 pub(crate) trait Letter {
     /// Whether it counts against the limit, and is kept in any case.
     fn is_message(&self) -> bool;
@@ -17,7 +17,7 @@ pub(crate) trait Letter {
     fn replaces(&self, earlier: &Self) -> bool;
 }
 
-/// What both ends share.
+/// State that both ends share.
 #[derive(Debug)]
 struct Shared<T> {
     letters: VecDeque<T>,

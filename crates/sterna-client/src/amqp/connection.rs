@@ -70,7 +70,7 @@ impl Letter for Event {
 
 /// The events of a connection. They need not be read.
 ///
-/// Who reads late gets the last [`Event::Connected`] and the last [`Event::Disconnected`], in their
+/// A late reader gets the last [`Event::Connected`] and the last [`Event::Disconnected`], in their
 /// order. [`Connected::connections`] tells how many connections there were.
 #[derive(Debug)]
 pub struct Events {

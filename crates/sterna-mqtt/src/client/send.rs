@@ -142,7 +142,7 @@ impl Connection {
         match qos {
             QoS::AtMostOnce => true,
             QoS::AtLeastOnce => self.has_window(session),
-            // What the server does not take fails at once.
+            // A message that the server does not take fails at once.
             QoS::ExactlyOnce => {
                 self.has_window(session)
                     && (session.has_identifier() || self.limits.max_qos < QoS::ExactlyOnce)
