@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::driver::{self, Publication, Request};
 use crate::error::Error;
 use crate::link::Watched;
+use crate::mailbox::{Letter, Reader, mailbox};
 use crate::message::{InvalidError, Message, Publish, Subscription};
 use crate::options::{Options, Streams};
 use crate::path::PathStatistics;
@@ -128,13 +129,13 @@ impl Client {
         let (request_sender, requests) = mpsc::channel(QUEUED_REQUESTS);
         let (publication_sender, publications) = mpsc::channel(options.queued_messages);
         let (bulk_sender, bulk) = mpsc::channel(options.queued_messages);
-        let (event_sender, events) = mpsc::channel(options.incoming_messages);
+        let (event_writer, events) = mailbox(options.incoming_messages);
         let (status_sender, status) = Watched::new();
         let inlets = driver::Inlets {
             requests,
             publications,
             bulk,
-            events: event_sender,
+            events: event_writer,
             status: status_sender,
         };
         let has_bulk = options.streams == Streams::Priority
@@ -146,7 +147,7 @@ impl Client {
             bulk: has_bulk.then_some(bulk_sender),
             status,
         };
-        Ok((client, Events { receiver: events }))
+        Ok((client, Events { reader: events }))
     }
 
     /// Starts a client and waits for its first connection.
@@ -387,25 +388,48 @@ impl Future for Delivery {
     }
 }
 
+impl Letter for Event {
+    fn is_message(&self) -> bool {
+        matches!(self, Self::Message(_))
+    }
+
+    fn replaces(&self, earlier: &Self) -> bool {
+        match (self, earlier) {
+            (Self::Connected(_), Self::Connected(_))
+            | (Self::Disconnected { .. }, Self::Disconnected { .. }) => true,
+            (
+                Self::SubscriptionRefused { filter, .. },
+                Self::SubscriptionRefused { filter: before, .. },
+            ) => filter == before,
+            _ => false,
+        }
+    }
+}
+
 /// The events of a client, in order.
 ///
-/// Read or drop it. Otherwise the client stops reading from the server when the room for messages
-/// is used up.
+/// A client that only publishes need not read them. One that subscribes has to read or drop them:
+/// when [`Options::incoming_messages`] wait, it stops reading from the server.
+///
+/// Messages are all there. Of other events, who reads late gets the newest: the last
+/// [`Event::Connected`] and the last [`Event::Disconnected`], in their order, and the last
+/// [`Event::SubscriptionRefused`] for each filter. [`Connected::connections`] tells how many
+/// connections there were.
 #[derive(Debug)]
 pub struct Events {
-    receiver: mpsc::Receiver<Event>,
+    reader: Reader<Event>,
 }
 
 impl Events {
     /// The next event; `None` after the client has ended.
     pub async fn next(&mut self) -> Option<Event> {
-        self.receiver.recv().await
+        self.reader.next().await
     }
 
     /// The next message, without the other events; `None` after the client has ended.
     pub async fn message(&mut self) -> Option<Message> {
         loop {
-            if let Event::Message(message) = self.receiver.recv().await? {
+            if let Event::Message(message) = self.reader.next().await? {
                 return Some(message);
             }
         }
@@ -413,6 +437,6 @@ impl Events {
 
     /// The next event if there is one already.
     pub fn try_next(&mut self) -> Option<Event> {
-        self.receiver.try_recv().ok()
+        self.reader.try_next()
     }
 }

@@ -6,8 +6,8 @@
 //!
 //! * **One flight.** Requests made before the connection is established leave with the CONNECT or
 //!   the open, in the same segment or packet.
-//! * **Bounded.** Queues have limits. Publishing waits for room; a client whose events are not read
-//!   stops reading.
+//! * **Bounded.** Queues have limits. Publishing waits for room; a client whose messages are not read
+//!   stops reading. News of the connection never wait: of those, only the newest is kept.
 //! * **Verified.** Encrypted transports check the server's certificate, unless [`Tls`] disables it.
 //!
 //! ```no_run
@@ -32,6 +32,7 @@ mod error;
 mod harmless;
 pub mod http;
 mod link;
+mod mailbox;
 mod message;
 mod options;
 mod path;
@@ -40,6 +41,8 @@ mod qlog;
 mod socket;
 mod tls;
 mod transport;
+#[cfg(test)]
+mod unread;
 mod url;
 
 pub use backoff::Backoff;

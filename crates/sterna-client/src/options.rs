@@ -116,8 +116,10 @@ pub struct Options {
     /// Client Identifier; a random one by default. An empty one asks the server to choose.
     pub client_id: Option<String>,
     /// Start anew at the first connection, which is the default. When false, the client goes on
-    /// with the session that it had under its identifier. This client keeps no session in a file.
-    /// So that is right if nothing of its own was under way at its end.
+    /// with the session that an earlier process had under its identifier. This client keeps no
+    /// session in a file, so a message that was under way then is not sent again, and one with QoS
+    /// 2 may be received again. New messages with QoS 2 are safe: the broker first releases what it
+    /// holds of the earlier process, which costs one round trip.
     pub clean_start: bool,
     /// Seconds that the session outlives a connection (MQTT 5); 0 by default, `u32::MAX` for ever.
     /// With older versions a session lives for ever exactly when `clean_start` is false.

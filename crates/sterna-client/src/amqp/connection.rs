@@ -15,14 +15,13 @@ use super::sender::Sender;
 use super::transaction::Controller;
 use super::{Error, LinkInfo};
 use crate::link::Watched;
+use crate::mailbox::{Letter, Reader, mailbox};
 use crate::options::random_id;
 use crate::path::PathStatistics;
 use crate::transport::quic::EarlyData;
 
 /// Requests (sessions, links) that wait for their turn.
 const QUEUED_REQUESTS: usize = 64;
-/// Events that wait to be read; later ones are dropped.
-const QUEUED_EVENTS: usize = 64;
 
 /// The next number of a session or link. No connection has another's, so that a transaction is not
 /// taken for one of another connection.
@@ -59,16 +58,29 @@ pub enum Event {
     },
 }
 
-/// The events of a connection, in order. It need not be read: events beyond a few are dropped.
+impl Letter for Event {
+    fn is_message(&self) -> bool {
+        false
+    }
+
+    fn replaces(&self, earlier: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(earlier)
+    }
+}
+
+/// The events of a connection. They need not be read.
+///
+/// A late reader gets the last [`Event::Connected`] and the last [`Event::Disconnected`], in their
+/// order. [`Connected::connections`] tells how many connections there were.
 #[derive(Debug)]
 pub struct Events {
-    receiver: mpsc::Receiver<Event>,
+    reader: Reader<Event>,
 }
 
 impl Events {
     /// The next event; `None` after the client has ended.
     pub async fn next(&mut self) -> Option<Event> {
-        self.receiver.recv().await
+        self.reader.next().await
     }
 }
 
@@ -141,13 +153,13 @@ impl Connection {
     pub fn start(options: Options) -> Result<(Self, Events), Error> {
         options.check()?;
         let (commands, command_receiver) = mpsc::unbounded_channel();
-        let (event_sender, events) = mpsc::channel(QUEUED_EVENTS);
+        let (event_writer, events) = mailbox(0);
         let (status_sender, status) = Watched::new();
         let held = Arc::new(Held::default());
         let bytes_limit = options.outgoing_bytes.min(Semaphore::MAX_PERMITS);
         let outlets = driver::Outlets {
             commands: command_receiver,
-            events: event_sender,
+            events: event_writer,
             status: status_sender,
             held: Arc::clone(&held),
         };
@@ -163,7 +175,7 @@ impl Connection {
         let connection = Self {
             inlet: Arc::new(inlet),
         };
-        Ok((connection, Events { receiver: events }))
+        Ok((connection, Events { reader: events }))
     }
 
     /// Starts a connection and waits until it stands.

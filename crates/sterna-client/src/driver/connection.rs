@@ -1,14 +1,8 @@
 //! One connection: its streams, its engine, and the loop that moves bytes between them.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
-
-use sterna_mqtt::client::{Connection, Event as Input};
-use sterna_mqtt::packet::{ConnAck, Disconnect, Publish};
-use sterna_mqtt::{Framer, Lane, QoS, ReasonCode, Version, Violation};
-use tokio::sync::mpsc::OwnedPermit;
 
 use super::lanes::{Carrier, LaneState, Lanes, Purpose, Sharing};
 use super::opening::{
@@ -24,13 +18,14 @@ use crate::path::PathStatistics;
 use crate::transport::Transport;
 use crate::transport::ending::Unacknowledged;
 use crate::transport::quic::EarlyData;
+use sterna_mqtt::client::{Connection, Event as Input};
+use sterna_mqtt::packet::{ConnAck, Disconnect, Publish};
+use sterna_mqtt::{Framer, Lane, QoS, ReasonCode, Version, Violation};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;
 /// Bytes that wait to be sent, above which no more messages are taken from the application.
 const MAX_UNSENT_BYTES: usize = 256 << 10;
-
-type Room = Pin<Box<dyn Future<Output = Result<OwnedPermit<Event>, ()>> + Send>>;
 
 /// One connection.
 pub(super) struct Link {
@@ -47,8 +42,6 @@ pub(super) struct Link {
     pub(super) datagrams: bool,
     exchange: Option<Exchange>,
     pub(super) reauthenticating: Option<Done<()>>,
-    /// Waits for room for events.
-    room: Option<Room>,
     /// The application's wish to disconnect, when it is carried out.
     pub(super) closing: Option<Done<()>>,
     /// Nothing is to be sent before the server has answered the CONNECT.
@@ -82,7 +75,6 @@ impl Link {
             datagrams: false,
             exchange,
             reauthenticating: None,
-            room: None,
             closing: None,
             awaits_answer: !driver.may_be_early(),
             pause: false,
@@ -155,7 +147,7 @@ impl Link {
                 self.process(driver, at, &unread)?;
                 progress = true;
             }
-            if driver.is_blocked() {
+            if driver.inlets.events.is_full() {
                 return Ok(progress);
             }
             let Poll::Ready(read) = self.carrier.poll_read(at, cx) else {
@@ -179,9 +171,9 @@ impl Link {
     }
 
     /// Takes messages that came as datagrams.
-    fn read_datagrams(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Result<bool, Error> {
+    fn read_datagrams(&mut self, driver: &Driver, cx: &mut Context<'_>) -> Result<bool, Error> {
         let mut progress = false;
-        while self.datagrams && !driver.is_blocked() {
+        while self.datagrams && !driver.inlets.events.is_full() {
             let Some(quic) = &mut self.carrier.quic else {
                 break;
             };
@@ -242,7 +234,7 @@ impl Link {
         let now_ms = driver.clock.now_ms();
         let lane = Lane(self.carrier.lanes.0[at].id);
         loop {
-            if driver.is_blocked() {
+            if driver.inlets.events.is_full() {
                 self.carrier.lanes.0[at].unread.extend_from_slice(input);
                 return Ok(());
             }
@@ -334,7 +326,7 @@ impl Link {
                         self.carrier.quic.is_some() && driver.options.datagrams && agreed;
                     let connected =
                         accepted(driver, connection, &connack, self.carrier.peer, early_data);
-                    driver.events.push_back(Event::Connected(connected));
+                    driver.inlets.events.put(Event::Connected(connected));
                     if !connack.session_present {
                         driver.doubt_subscriptions();
                         // MQTT 3.1 does not tell.
@@ -398,22 +390,11 @@ impl Link {
         error
     }
 
-    /// True when there is room for events again.
-    fn wait_for_room(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> bool {
+    /// True when there is room for messages again.
+    fn wait_for_room(&mut self, driver: &Driver, cx: &Context<'_>) -> bool {
         // As long as nothing is read, silence means nothing.
         self.connection.heard(driver.clock.now_ms());
-        let room = self.room.get_or_insert_with(|| {
-            let events = driver.inlets.events.clone();
-            Box::pin(async move { events.reserve_owned().await.map_err(|_| ()) })
-        });
-        let Poll::Ready(permit) = room.as_mut().poll(cx) else {
-            return false;
-        };
-        self.room = None;
-        if let (Ok(permit), Some(event)) = (permit, driver.events.pop_front()) {
-            permit.send(event);
-        }
-        true
+        driver.inlets.events.poll_room(cx).is_ready()
     }
 
     // ---- Time ------------------------------------------------------------------------------
@@ -523,7 +504,7 @@ impl link::Link<Driver> for Link {
         if self.connection.is_closed() {
             return Ok(false);
         }
-        let read = if driver.is_blocked() {
+        let read = if driver.inlets.events.is_full() {
             Ok(self.wait_for_room(driver, cx))
         } else {
             self.read(driver, cx)
@@ -555,26 +536,26 @@ impl link::Link<Driver> for Link {
 }
 
 /// A message came.
-fn arrived(driver: &mut Driver, publish: &Publish<'_>) {
+fn arrived(driver: &Driver, publish: &Publish<'_>) {
     let (qos, payload_bytes) = (publish.qos as u8, publish.payload.len());
     let (topic, id) = (publish.topic, publish.packet_id);
     tracing::debug!(topic, qos, ?id, payload_bytes, "PUBLISH received");
     let message = Message::new(publish, driver.connections);
-    driver.events.push_back(Event::Message(message));
+    driver.inlets.events.put(Event::Message(message));
 }
 
 /// Sends again what an earlier connection left over, as far as the server's Receive Maximum goes.
 fn resend(driver: &mut Driver, connection: &mut Connection, out: &mut Lanes) {
     while let Some(outgoing) = connection.next_resend(&mut driver.session, out.control()) {
         let Some(sent) = driver.sent.get_mut(&outgoing.tag) else {
-            driver.session.forget_outgoing(outgoing.packet_id);
+            connection.give_up(&mut driver.session, outgoing, out.control());
             continue;
         };
         sent.lane = Lane::CONTROL;
         let publication = super::requests::view(&sent.publication.message);
         let again = connection.resend(&mut driver.session, outgoing, &publication, out.control());
         if let Err(error) = again {
-            driver.session.forget_outgoing(outgoing.packet_id);
+            connection.give_up(&mut driver.session, outgoing, out.control());
             if let Some(sent) = driver.sent.remove(&outgoing.tag) {
                 sent.publication.finish(Err(error.into()));
             }

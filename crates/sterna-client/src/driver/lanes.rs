@@ -222,7 +222,8 @@ impl Link {
                 self.carrier.lanes.control(),
             );
             if let Err(error) = again {
-                driver.session.forget_outgoing(outgoing.packet_id);
+                let control = self.carrier.lanes.control();
+                (self.connection).give_up(&mut driver.session, outgoing, control);
                 if let Some(sent) = driver.sent.remove(&outgoing.tag) {
                     sent.publication.finish(Err(error.into()));
                 }

@@ -21,6 +21,7 @@ use crate::client::{Connected, Event, Published};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::link::{self, Driver as _, Echoes, Link as _, LinkOptions, Status, Told};
+use crate::mailbox::Writer;
 use crate::message::{Publish, Subscription};
 use crate::options::{Options, random_id};
 use crate::path::PathStatistics;
@@ -147,7 +148,7 @@ pub(crate) struct Inlets {
     pub(crate) publications: mpsc::Receiver<Publication>,
     /// Messages that must not hold up the others.
     pub(crate) bulk: mpsc::Receiver<Publication>,
-    pub(crate) events: mpsc::Sender<Event>,
+    pub(crate) events: Writer<Event>,
     pub(crate) status: Told<Connected, Error>,
 }
 
@@ -165,8 +166,6 @@ struct Driver {
     publications: VecDeque<Publication>,
     /// A message that could not be sent yet and must not hold up the others.
     bulk: VecDeque<Publication>,
-    /// Events that wait for room.
-    events: VecDeque<Event>,
     session: MqttSession,
     /// By tag, so in the order of sending.
     sent: BTreeMap<u64, Sent>,
@@ -193,6 +192,12 @@ struct Driver {
 /// Runs a client to its end.
 pub(crate) async fn run(options: Options, inlets: Inlets) {
     let client_id = options.client_id.clone().unwrap_or_else(random_id);
+    // [MQTT-3.2.2-4] an earlier process may have left anything under way
+    let session = if options.clean_start {
+        MqttSession::new()
+    } else {
+        MqttSession::inherited()
+    };
     let mut driver = Driver {
         options,
         client_id,
@@ -200,8 +205,7 @@ pub(crate) async fn run(options: Options, inlets: Inlets) {
         requests: VecDeque::new(),
         publications: VecDeque::new(),
         bulk: VecDeque::new(),
-        events: VecDeque::new(),
-        session: MqttSession::new(),
+        session,
         sent: BTreeMap::new(),
         asked: HashMap::new(),
         next_tag: 1,
@@ -215,7 +219,7 @@ pub(crate) async fn run(options: Options, inlets: Inlets) {
         clock: Clock::new(),
     };
     let end = link::live(&mut driver).await;
-    driver.end(end).await;
+    driver.end(end);
 }
 
 impl link::Driver for Driver {
@@ -263,19 +267,11 @@ impl link::Driver for Driver {
     }
 
     async fn take_request(&mut self) {
-        self.pass_events();
-        let has_room = self.has_room_for_requests();
-        let request = tokio::select! {
-            request = self.inlets.requests.recv(), if has_room => {
-                Some(request.unwrap_or_else(Request::last))
-            }
-            _ = self.inlets.events.reserve(), if !self.events.is_empty() => None,
-            else => std::future::pending().await,
-        };
-        match request {
-            Some(request) => self.queue(request, false),
-            None => self.pass_events(),
+        if !self.has_room_for_requests() {
+            return std::future::pending().await;
         }
+        let request = self.inlets.requests.recv().await;
+        self.queue(request.unwrap_or_else(Request::last), false);
     }
 
     /// SUBSCRIBE and UNSUBSCRIBE that were not answered are asked again on the next connection.
@@ -324,7 +320,7 @@ impl link::Driver for Driver {
 
     fn tell_retry(&mut self, error: Error, retry_in: Duration) {
         self.inlets.status.send_replace(Status::Pending);
-        self.events.push_back(Event::Disconnected {
+        self.inlets.events.put(Event::Disconnected {
             error,
             retry_in: Some(retry_in),
         });
@@ -432,27 +428,6 @@ impl Driver {
         tag
     }
 
-    /// Passes events to the application as far as it has room.
-    fn pass_events(&mut self) {
-        while let Some(event) = self.events.pop_front() {
-            match self.inlets.events.try_send(event) {
-                Ok(()) => {}
-                Err(mpsc::error::TrySendError::Full(event)) => {
-                    self.events.push_front(event);
-                    return;
-                }
-                // The application has dropped its events.
-                Err(mpsc::error::TrySendError::Closed(_)) => self.events.clear(),
-            }
-        }
-    }
-
-    /// Whether the application has no room for what comes in.
-    fn is_blocked(&mut self) -> bool {
-        self.pass_events();
-        !self.events.is_empty()
-    }
-
     /// Handles messages that the session does not know any more. Those that may be sent again as
     /// new messages precede all others.
     fn requeue_lost(&mut self) {
@@ -492,7 +467,7 @@ impl Driver {
     }
 
     /// Tells the application that the client has ended.
-    async fn end(mut self, error: Error) {
+    fn end(mut self, error: Error) {
         self.inlets
             .status
             .send_replace(Status::Ended(error.clone()));
@@ -520,17 +495,10 @@ impl Driver {
             publication.finish(Err(error.clone()));
         }
         if !matches!(error, Error::Ended) {
-            self.events.push_back(Event::Disconnected {
+            self.inlets.events.put(Event::Disconnected {
                 error,
                 retry_in: None,
             });
-        }
-        // The application reads what came before; should it have dropped its end, this ends at
-        // once.
-        for event in std::mem::take(&mut self.events) {
-            if self.inlets.events.send(event).await.is_err() {
-                return;
-            }
         }
     }
 

@@ -180,7 +180,10 @@ impl Link {
         }
         // A stream must not be opened for what cannot be sent yet.
         let qos = publication.message.qos;
-        if driver.session.has_resends() || !self.connection.has_room(&driver.session, qos) {
+        let control = self.carrier.lanes.control();
+        if driver.session.has_resends()
+            || !self.connection.make_room(&mut driver.session, qos, control)
+        {
             return Some(publication);
         }
         if self.send_as_datagram(driver, &publication.message) {
@@ -500,8 +503,8 @@ impl Driver {
         if reason != ReasonCode::QuotaExceeded {
             self.subscriptions.remove(&filter);
         }
-        self.events
-            .push_back(Event::SubscriptionRefused { filter, reason });
+        let refused = Event::SubscriptionRefused { filter, reason };
+        self.inlets.events.put(refused);
     }
 
     /// A SUBACK or UNSUBACK came.

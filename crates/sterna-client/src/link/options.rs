@@ -49,6 +49,9 @@ pub struct LinkOptions {
     /// harm where a ticket works only once, as on a Sterna broker. A Sterna broker also keeps early
     /// data until the handshake is complete. Turn it off for servers that don't protect themselves.
     pub early_data: bool,
+    /// In place of the network.
+    #[cfg(test)]
+    pub(crate) dial: Option<crate::transport::Dial>,
 }
 
 impl LinkOptions {
@@ -66,6 +69,8 @@ impl LinkOptions {
             #[cfg(feature = "qlog")]
             qlog: None,
             early_data: true,
+            #[cfg(test)]
+            dial: None,
         }
     }
 

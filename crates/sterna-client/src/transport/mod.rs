@@ -121,6 +121,32 @@ impl Transport {
     }
 }
 
+/// Makes connections in memory, in place of those of a network.
+#[cfg(test)]
+#[derive(Clone)]
+pub(crate) struct Dial(
+    pub(crate) Arc<dyn Fn() -> io::Result<tokio::io::DuplexStream> + Send + Sync>,
+);
+
+#[cfg(test)]
+impl std::fmt::Debug for Dial {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Dial")
+    }
+}
+
+#[cfg(test)]
+impl Dial {
+    fn connect(&self) -> Result<Transport, ConnectError> {
+        Ok(Transport {
+            control: Channel::Bytes(Box::pin((self.0)()?)),
+            quic: None,
+            peer: SocketAddr::from(([127, 0, 0, 1], 1)),
+            is_early: false,
+        })
+    }
+}
+
 /// Settings of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -155,6 +181,10 @@ pub(crate) fn warn_if_insecure(url: &Url, settings: &Settings) {
 }
 
 async fn connect_untimed(url: &Url, settings: &Settings) -> Result<Transport, ConnectError> {
+    #[cfg(test)]
+    if let Some(dial) = &settings.link.dial {
+        return dial.connect();
+    }
     warn_if_insecure(url, settings);
     let addresses = resolve(url, settings.link.bind).await?;
     if url.scheme().is_quic() {

@@ -14,6 +14,7 @@ mod http_broker;
 mod http_first;
 mod http_given_up;
 mod http_sterna;
+mod inherited;
 mod path;
 mod patience;
 mod quic;

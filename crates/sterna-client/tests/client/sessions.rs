@@ -171,12 +171,20 @@ async fn a_kept_session_goes_on_where_it_broke() {
     let mut options = listener.options();
     options.session_expiry_s = 60;
     let (client, mut events, mut broker) = connected(options, &listener).await;
+    assert!(matches!(events.next().await, Some(Event::Connected(_))));
     let delivery = client.send(message("a", QoS::AtLeastOnce)).await.unwrap();
     assert_eq!(
         broker.next().await,
         published(1, "a", QoS::AtLeastOnce, false)
     );
     drop(broker);
+    assert!(matches!(
+        events.next().await,
+        Some(Event::Disconnected {
+            error: Error::Lost(_),
+            retry_in: Some(_)
+        })
+    ));
     let mut broker = listener.accept().await;
     let Got::Connect { clean_start, .. } = broker.next().await else {
         panic!("no CONNECT")
@@ -189,14 +197,6 @@ async fn a_kept_session_goes_on_where_it_broke() {
     );
     broker.ack(Packet::PubAck, 1).await;
     delivery.await.unwrap();
-    assert!(matches!(events.next().await, Some(Event::Connected(_))));
-    assert!(matches!(
-        events.next().await,
-        Some(Event::Disconnected {
-            error: Error::Lost(_),
-            retry_in: Some(_)
-        })
-    ));
     match events.next().await {
         Some(Event::Connected(connected)) => {
             assert!(connected.session_present);

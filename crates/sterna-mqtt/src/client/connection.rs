@@ -138,8 +138,9 @@ impl Connection {
     ///
     /// `holds_session` is true if the client has state of this session, even if that is empty. A
     /// client without state, with Clean Start off, must close if the server has a session for it,
-    /// and does. With Clean Start the session is emptied. Otherwise its content is sent again after
-    /// the CONNACK.
+    /// and does. One that goes on with the session of an earlier process has
+    /// [`MqttSession::inherited`] as its state: anything may be under way. With Clean Start the
+    /// session is emptied. Otherwise its content is sent again after the CONNACK.
     ///
     /// `expected` are the server's limits on an earlier connection, or [`ServerLimits::EARLY`].
     /// Packets before the CONNACK keep within them.
@@ -392,11 +393,14 @@ impl Connection {
                     self.protocol("the server has a session that this client does not know")
                 );
             }
-        } else if self.version != Version::V31 && !self.sent_early {
+        } else if self.version != Version::V31 {
             // Section 3.2.2.1.1: the server has no session, so this end has none either. If packets
             // were sent early, the session was empty before, and its content is new. MQTT 3.1 does
             // not tell.
-            session.clear();
+            session.disinherit();
+            if !self.sent_early {
+                session.clear();
+            }
         }
         self.limits = ServerLimits::of(&connack);
         if let Some(keep_alive_s) = connack.server_keep_alive_s() {
@@ -680,7 +684,10 @@ impl Connection {
         ack: Ack<'a>,
     ) -> Result<Option<Event<'a>>, Violation> {
         self.check_problem_information(ack.properties)?;
+        // A message of an earlier process, if there was one.
+        let is_left = session.is_asked(ack.packet_id);
         match session.pubcomp(ack.packet_id) {
+            Ok(_) if is_left => Ok(None),
             Ok(tag) => Ok(Some(Event::Delivered {
                 tag,
                 // That the server has forgotten the identifier doesn't mean that it lost the

@@ -26,6 +26,9 @@ const MAX_ALIASES: u16 = 256;
 /// Bytes of Topic Names that the client's Topic Aliases may occupy.
 const MAX_ALIAS_TOPIC_BYTES: usize = 64 << 10;
 
+/// Tag of identifiers that no message of the caller has.
+const NO_TAG: u64 = u64::MAX;
+
 /// A message to publish.
 #[derive(Clone, Copy, Debug)]
 pub struct Publication<'a> {
@@ -132,11 +135,47 @@ impl Connection {
         }
     }
 
-    /// Whether the server's Receive Maximum leaves room for a message with this QoS.
+    /// Whether the server's Receive Maximum leaves room for a message with this QoS, and there is
+    /// an identifier for it.
     #[must_use]
     pub fn has_room(&self, session: &MqttSession, qos: QoS) -> bool {
+        match qos {
+            QoS::AtMostOnce => true,
+            QoS::AtLeastOnce => self.has_window(session),
+            // A message that the server does not take fails at once.
+            QoS::ExactlyOnce => {
+                self.has_window(session)
+                    && (session.has_identifier() || self.limits.max_qos < QoS::ExactlyOnce)
+            }
+        }
+    }
+
+    fn has_window(&self, session: &MqttSession) -> bool {
         // [MQTT-4.9.0-1] [MQTT-4.9.0-2]
-        !qos.is_acknowledged() || session.in_flight() < usize::from(self.limits.receive_maximum)
+        session.in_flight() < usize::from(self.limits.receive_maximum)
+    }
+
+    /// As [`Connection::has_room`]. In an inherited session without an identifier for QoS 2 it has
+    /// the server release some: their PUBRELs are written to `control`, the control lane. Ask again
+    /// after each packet of the server.
+    pub fn make_room(
+        &mut self,
+        session: &mut MqttSession,
+        qos: QoS,
+        control: &mut BytesMut,
+    ) -> bool {
+        if self.has_room(session, qos) {
+            return true;
+        }
+        // Early, the server may have no session at all.
+        let may_ask = self.state == State::Connected && self.has_window(session);
+        if qos == QoS::ExactlyOnce && may_ask && !session.has_resends() {
+            let most = usize::from(self.limits.receive_maximum);
+            for packet_id in session.ask_for_identifiers(NO_TAG, most) {
+                self.release_again(packet_id, control);
+            }
+        }
+        false
     }
 
     /// Publishes a message on `lane`, whose buffer is `out`. `tag` is the caller's name of the
@@ -146,9 +185,9 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`SendError::Later`] if the server's Receive Maximum is reached, or older messages are yet
-    /// to be sent again. Also before the CONNACK. With other errors the message can never be sent
-    /// on this connection.
+    /// [`SendError::Later`] if the server's Receive Maximum is reached, there is no identifier
+    /// ([`Connection::make_room`]), or older messages are yet to be sent again. Also before the
+    /// CONNACK. With other errors the message can never be sent on this connection.
     pub fn publish(
         &mut self,
         session: &mut MqttSession,
@@ -182,7 +221,7 @@ impl Connection {
         let written = self.write_publish(lane, publication, packet_id, false, out);
         if let Err(error) = written {
             if let Some(packet_id) = packet_id {
-                session.forget_outgoing(packet_id);
+                session.take_back(packet_id);
             }
             return Err(error);
         }
@@ -259,7 +298,7 @@ impl Connection {
     /// The next message of an earlier connection that has to be sent again, with its tag. PUBRELs
     /// before it are written to `out`. `None` if all are sent, or if the server's Receive Maximum
     /// is reached: ask again after each acknowledgement. Follow it with [`Connection::resend`], or
-    /// with [`MqttSession::forget_outgoing`].
+    /// with [`Connection::give_up`].
     pub fn next_resend(
         &mut self,
         session: &mut MqttSession,
@@ -300,7 +339,7 @@ impl Connection {
     /// # Errors
     ///
     /// When the server of this connection takes less than the one before: it will never be sent, so
-    /// call [`MqttSession::forget_outgoing`].
+    /// call [`Connection::give_up`].
     pub fn resend(
         &mut self,
         session: &mut MqttSession,
@@ -314,6 +353,20 @@ impl Connection {
         self.write_publish(Lane::CONTROL, publication, packet_id, true, out)?;
         session.mark_resent(outgoing.packet_id);
         Ok(())
+    }
+
+    /// Gives a message up that was sent and will not be sent again. The server may have it: with QoS
+    /// 2, PUBREL makes it forget, so that it takes no later message for a repetition of this one.
+    pub fn give_up(&self, session: &mut MqttSession, outgoing: AwaitedAck, out: &mut BytesMut) {
+        if outgoing.stage == Stage::PublishQoS2
+            && session
+                .pubrec(outgoing.packet_id, ReasonCode::Success)
+                .is_ok()
+        {
+            self.release_again(outgoing.packet_id, out);
+        } else {
+            session.forget_outgoing(outgoing.packet_id);
+        }
     }
 
     /// Subscribes. `tag` comes back with [`Event::Subscribed`](super::Event::Subscribed).

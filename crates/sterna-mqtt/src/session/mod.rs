@@ -13,6 +13,7 @@
 
 mod content;
 mod incoming;
+mod inherited;
 mod named;
 mod outgoing;
 
@@ -56,6 +57,23 @@ impl MqttSession {
             outgoing,
             incoming: Incoming::of_earlier(received),
         }
+    }
+
+    /// A client's session that an earlier process began, and of which this one knows nothing: any
+    /// identifier may belong to a message with QoS 2 that the server received and that was not
+    /// released. New ones take only identifiers that the server has released before this end's eyes
+    /// ([`MqttSession::ask_for_identifiers`]).
+    #[must_use]
+    pub fn inherited() -> Self {
+        Self {
+            outgoing: Outbox::inherited(),
+            incoming: Incoming::default(),
+        }
+    }
+
+    /// The server had no session from before, so this one is no longer an inherited one.
+    pub fn disinherit(&mut self) {
+        self.outgoing.disinherit();
     }
 
     /// Prepares for a new connection that continues the session. All unacknowledged messages are to
@@ -111,9 +129,38 @@ impl MqttSession {
     // ---- Outgoing --------------------------------------------------------------------------
 
     /// Takes the next free Packet Identifier; `None` if all are in use. Identifiers are unique in
-    /// the session, on any lane.
+    /// the session, on any lane. In an inherited session there is none for a message with QoS 2
+    /// before the server has released one.
     pub fn allocate(&mut self, tag: u64, stage: Stage) -> Option<PacketId> {
         self.outgoing.allocate(tag, stage)
+    }
+
+    /// Whether there may be an identifier for a message with QoS 2. If there is none, see
+    /// [`MqttSession::ask_for_identifiers`].
+    #[must_use]
+    pub fn has_identifier(&self) -> bool {
+        self.outgoing.has_released()
+    }
+
+    /// In an inherited session without a released identifier: takes up to `most` whose PUBREL is to
+    /// be sent now. Their PUBCOMPs release them. None while earlier ones are awaited.
+    pub fn ask_for_identifiers(&mut self, tag: u64, most: usize) -> Vec<PacketId> {
+        self.outgoing.ask_for_identifiers(tag, most)
+    }
+
+    /// Whether PUBREL was sent for an identifier of [`MqttSession::ask_for_identifiers`], and its
+    /// PUBCOMP is awaited.
+    #[must_use]
+    pub fn is_asked(&self, packet_id: PacketId) -> bool {
+        self.outgoing.is_asked(packet_id)
+    }
+
+    /// Gives an identifier back under which nothing was written.
+    pub fn take_back(&mut self, packet_id: PacketId) {
+        let taken = self.outgoing.remove(packet_id);
+        if taken.is_some_and(|taken| taken.stage == Stage::PublishQoS2) {
+            self.outgoing.give_back(packet_id);
+        }
     }
 
     /// Takes this very Packet Identifier; false where it is in use.
@@ -189,7 +236,8 @@ impl MqttSession {
         self.outgoing.lane_lost(lane, released);
     }
 
-    /// Gives an identifier up without an acknowledgement, and returns its use.
+    /// Gives an identifier up without an acknowledgement, and returns its use. The peer may have a
+    /// message with QoS 2 under it, which has to be released first (`client::Connection::give_up`).
     pub fn forget_outgoing(&mut self, packet_id: PacketId) -> Option<AwaitedAck> {
         self.outgoing.remove(packet_id)
     }
@@ -224,7 +272,9 @@ impl MqttSession {
     ///
     /// Tells that the identifier is not in use, or for something else.
     pub fn pubcomp(&mut self, packet_id: PacketId) -> Result<u64, AckError> {
-        self.outgoing.finish(packet_id, Stage::Release)
+        let tag = self.outgoing.finish(packet_id, Stage::Release)?;
+        self.outgoing.give_back(packet_id);
+        Ok(tag)
     }
 
     /// A SUBACK (`Stage::Subscribe`) or UNSUBACK (`Stage::Unsubscribe`) arrived. Returns the tag.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::inherited::Inherited;
 use super::outgoing::{AwaitedAck, LaneNumber, Stage};
 use crate::PacketId;
 
@@ -15,6 +16,8 @@ pub(super) struct Named {
     pub(super) dropped: u64,
     /// Identifiers taken so far.
     taken: u64,
+    /// Where another process began the session: what is known of its identifiers.
+    pub(super) inherited: Option<Inherited>,
 }
 
 /// The use of an identifier.
@@ -32,8 +35,16 @@ pub(super) struct NamedSlot {
 }
 
 impl Named {
+    /// Of a session that another process began.
+    pub(super) fn inherited() -> Self {
+        Self {
+            inherited: Some(Inherited::default()),
+            ..Self::default()
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.ids.is_empty()
+        self.ids.is_empty() && self.inherited.is_none()
     }
 
     pub(super) fn values(&self) -> impl Iterator<Item = &NamedSlot> {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::inherited::Inherited;
 use super::named::Named;
 use crate::{Lane, PacketId, ReasonCode};
 
@@ -103,6 +104,14 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
+    /// Of a session that another process began.
+    pub(super) fn inherited() -> Self {
+        Self {
+            named: Some(Box::new(Named::inherited())),
+            ..Self::default()
+        }
+    }
+
     pub(super) fn begin_connection(&mut self) {
         self.in_flight = 0;
         self.resend_from = 0;
@@ -148,6 +157,10 @@ impl Outbox {
     pub(super) fn allocate(&mut self, tag: u64, stage: Stage) -> Option<PacketId> {
         // [MQTT-2.2.1-3] [MQTT-2.2.1-4] [MQTT-4.3.2-1] [MQTT-4.3.3-1]
         // [MQTT311-2.3.1-1] [MQTT311-2.3.1-2] [MQTT311-2.3.1-4] [MQTT311-4.3.2-1] [MQTT311-4.3.3-1]
+        if stage == Stage::PublishQoS2 && self.heritage().is_some() {
+            let packet_id = self.take_released()?;
+            return (self.allocate_as(packet_id, tag, stage, true)).then_some(packet_id);
+        }
         self.pass_over_named();
         let index = self.slots.len();
         if index >= IDS {
@@ -170,6 +183,71 @@ impl Outbox {
         self.in_flight += u16::from(in_flight);
         self.assert_counts();
     }
+
+    // ---- Sessions that another process began -----------------------------------------------
+
+    fn heritage(&self) -> Option<&Inherited> {
+        self.named.as_ref()?.inherited.as_ref()
+    }
+
+    fn heritage_mut(&mut self) -> Option<&mut Inherited> {
+        self.named.as_mut()?.inherited.as_mut()
+    }
+
+    fn take_released(&mut self) -> Option<PacketId> {
+        let mut inherited = self.named.as_mut()?.inherited.take()?;
+        let taken = inherited.take(|packet_id| self.get(packet_id).is_some());
+        self.named.as_mut()?.inherited = Some(inherited);
+        taken
+    }
+
+    /// See [`MqttSession::has_identifier`](super::MqttSession::has_identifier).
+    pub(super) fn has_released(&self) -> bool {
+        self.heritage()
+            .is_none_or(|inherited| inherited.has_free(|packet_id| self.get(packet_id).is_some()))
+    }
+
+    /// See [`MqttSession::ask_for_identifiers`](super::MqttSession::ask_for_identifiers).
+    pub(super) fn ask_for_identifiers(&mut self, tag: u64, most: usize) -> Vec<PacketId> {
+        let wanted = self
+            .heritage()
+            .filter(|_| !self.has_released())
+            .map_or(0, |inherited| inherited.wanted(most));
+        let mut asked = Vec::new();
+        for _ in 0..wanted {
+            let Some(packet_id) = self.allocate(tag, Stage::Release) else {
+                break;
+            };
+            if let Some(inherited) = self.heritage_mut() {
+                inherited.ask(packet_id);
+            }
+            asked.push(packet_id);
+        }
+        asked
+    }
+
+    /// Whether PUBCOMP is awaited to learn that the identifier is free.
+    pub(super) fn is_asked(&self, packet_id: PacketId) -> bool {
+        self.heritage()
+            .is_some_and(|inherited| inherited.is_asked(packet_id))
+    }
+
+    /// The peer holds no message with QoS 2 under an identifier that was in use.
+    pub(super) fn give_back(&mut self, packet_id: PacketId) {
+        if let Some(inherited) = self.heritage_mut() {
+            inherited.give_back(packet_id);
+        }
+    }
+
+    /// The peer had no session from before.
+    pub(super) fn disinherit(&mut self) {
+        if let Some(named) = &mut self.named {
+            named.inherited = None;
+        }
+        self.named.take_if(|named| named.is_empty());
+    }
+
+    // ---- Chosen identifiers ----------------------------------------------------------------
 
     /// See [`MqttSession::free_from`](super::MqttSession::free_from).
     pub(super) fn free_from(&self, packet_id: PacketId) -> Option<PacketId> {
@@ -415,6 +493,8 @@ impl Outbox {
             // [MQTT-4.4.0-2] an error ends the delivery
             Stage::PublishQoS2 if reason.is_error() => {
                 self.free(packet_id);
+                // [MQTT-4.3.3-9]
+                self.give_back(packet_id);
                 Ok((outgoing.tag, true))
             }
             Stage::PublishQoS2 => {

@@ -2,7 +2,8 @@
 //!
 //! Messages go both ways with every QoS. Whatever happens, QoS 2 arrives exactly once and in order,
 //! QoS 1 at least once and first in order, QoS 0 at most once and in order, and every sender learns
-//! of its success once.
+//! of its success once. A client's process may die, and another one goes on with its session and
+//! with nothing else: then messages to the client may come to both.
 #![allow(clippy::unwrap_used)] // it is all test
 
 use std::collections::BTreeMap;
@@ -28,10 +29,14 @@ enum Action {
     /// The client is done with a message that it received.
     ClientAcknowledges,
     Break,
+    /// Another process takes the place of the client's.
+    Die,
 }
 
-fn action() -> impl Strategy<Value = Action> {
+/// An action of the bounds of `deaths`.
+fn action(deaths: u32) -> impl Strategy<Value = Action> {
     prop_oneof![
+        deaths => Just(Action::Die),
         4 => (0..3_u8).prop_map(Action::ClientPublishes),
         4 => (0..3_u8).prop_map(Action::ServerPublishes),
         6 => (1..60_usize).prop_map(Action::BytesToServer),
@@ -44,6 +49,8 @@ fn action() -> impl Strategy<Value = Action> {
 /// What one side has published, and what the other has received.
 #[derive(Default)]
 struct Traffic {
+    /// Messages up to now.
+    count: u64,
     /// Published messages by tag, with those that wait for their turn.
     published: BTreeMap<u64, QoS>,
     waiting: Vec<u64>,
@@ -54,7 +61,8 @@ struct Traffic {
 
 impl Traffic {
     fn new_message(&mut self, qos: u8) {
-        let tag = self.published.len() as u64 + 1;
+        self.count += 1;
+        let tag = self.count;
         self.published.insert(tag, QoS::from_u8(qos).unwrap());
         self.waiting.push(tag);
     }
@@ -64,6 +72,22 @@ impl Traffic {
             .copied()
             .filter(|tag| self.published[tag] == qos)
             .collect()
+    }
+
+    /// The sender's process is gone, and all that the receiver does not have.
+    fn sender_died(&mut self) {
+        let received = &self.received;
+        self.published.retain(|tag, _| received.contains(tag));
+        self.waiting.clear();
+        self.handed_over.clear();
+        // Nobody is told any more.
+        let acknowledged = |tag: &u64| self.published[tag].is_acknowledged();
+        self.delivered = self
+            .published
+            .keys()
+            .copied()
+            .filter(acknowledged)
+            .collect();
     }
 
     fn check(&self, direction: &str) {
@@ -116,6 +140,8 @@ struct World {
     acknowledged: std::collections::BTreeSet<u64>,
     up: Traffic,
     down: Traffic,
+    /// The client's process has died.
+    has_died: bool,
 }
 
 fn limits() -> server::Limits {
@@ -167,7 +193,17 @@ impl World {
             acknowledged: std::collections::BTreeSet::new(),
             up: Traffic::default(),
             down: Traffic::default(),
+            has_died: false,
         }
+    }
+
+    /// Another process goes on with the client's session.
+    fn die(&mut self) {
+        self.has_died = true;
+        self.client_session = MqttSession::inherited();
+        self.unacknowledged.clear();
+        self.up.sender_died();
+        self.reconnect();
     }
 
     /// Everything under way is lost; both ends start a new connection with what they remember.
@@ -204,6 +240,7 @@ impl World {
                 }
             }
             Action::Break => self.reconnect(),
+            Action::Die => self.die(),
         }
         self.client_sends();
         self.server_sends();
@@ -232,8 +269,12 @@ impl World {
                 .unwrap();
         }
         while let Some(&tag) = self.up.waiting.first() {
-            let message = publication(&tag.to_string(), self.up.published[&tag]);
+            let qos = self.up.published[&tag];
+            let message = publication(&tag.to_string(), qos);
             let (session, out) = (&mut self.client_session, &mut self.to_server);
+            if !self.client.make_room(session, qos, out) {
+                return;
+            }
             match self
                 .client
                 .publish(session, Lane::CONTROL, &message, tag, out)
@@ -419,15 +460,35 @@ proptest! {
     /// [MQTT-4.3.1-1] [MQTT-4.3.2-3] [MQTT-4.3.3-3] [MQTT-4.3.3-5] [MQTT-4.3.3-6] [MQTT-4.3.3-10]
     /// [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT-4.9.0-2]
     #[test]
-    fn promises_hold_over_broken_connections(actions in proptest::collection::vec(action(), 1..150)) {
+    fn promises_hold_over_broken_connections(actions in proptest::collection::vec(action(0), 1..150)) {
         let mut world = World::new();
         for action in actions {
             world.act(action);
         }
         world.settle();
+        prop_assert!(!world.has_died);
         prop_assert!(world.up.waiting.is_empty() && world.down.waiting.is_empty());
         world.up.check("to the server");
         world.down.check("to the client");
         prop_assert!(world.client_session.is_empty() && world.server_session.is_empty());
+    }
+
+    /// [MQTT-4.3.3-11] A process that holds nothing of its session loses no message of its own, and
+    /// none of an earlier process comes twice.
+    #[test]
+    fn promises_hold_over_processes_that_die(actions in proptest::collection::vec(action(1), 1..150)) {
+        let mut world = World::new();
+        for action in actions {
+            world.act(action);
+            world.client_session.check();
+        }
+        world.settle();
+        prop_assert!(world.up.waiting.is_empty() && world.down.waiting.is_empty());
+        world.up.check("to the server");
+        // Both processes may have got a message that none has acknowledged to the end.
+        let mut seen = std::collections::BTreeSet::new();
+        world.down.received.retain(|tag| !world.has_died || seen.insert(*tag));
+        world.down.check("to the client");
+        prop_assert!(world.client_session.is_empty());
     }
 }

@@ -63,6 +63,23 @@ fn requests_end_with_the_connection() {
     );
 }
 
+/// A client that knows nothing of its session releases an identifier on control. What an earlier connection left there
+/// or on another lane is then forgotten, so that an equal message is a new one on any lane.
+#[test]
+fn control_releases_what_an_earlier_connection_left_on_any_lane() {
+    for left_on in [Lane::CONTROL, Lane(2), Lane(4)] {
+        for comes_on in [Lane::CONTROL, Lane(4)] {
+            let mut session = MqttSession::new();
+            assert!(is_new(&mut session, left_on, 1, false, "17"));
+            session.begin_connection();
+            session.mark_all_received();
+            let released = session.release(Lane::CONTROL, id(1));
+            assert!(matches!(released, Some((_, true))), "{released:?}");
+            assert!(is_new(&mut session, comes_on, 1, false, "17"));
+        }
+    }
+}
+
 /// On one lane, an identifier in use is the same message, whatever it carries.
 ///
 /// [MQTT-4.3.3-9] [MQTT-4.3.3-10] [MQTT-4.3.3-12]

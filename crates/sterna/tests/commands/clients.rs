@@ -47,6 +47,37 @@ fn messages_pass_between_all_transports() {
     assert_eq!(code, 0);
 }
 
+/// A process with the session of this device publishes with QoS 2, and dies before it releases the message.
+fn leave_a_message(url: &str, device: &str) {
+    let address = url.strip_prefix("mqtt://").unwrap();
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    // MQTT 3.1.1, without Clean Session and keep alive; then a message on "t" with the identifier 1.
+    let mut bytes = vec![0x10, 12 + device.len() as u8];
+    bytes.extend(b"\0\x04MQTT\x04\0\0\0\0");
+    bytes.push(device.len() as u8);
+    bytes.extend(device.as_bytes());
+    bytes.extend(b"\x34\x08\0\x01t\0\x01old");
+    stream.write_all(&bytes).unwrap();
+    let mut answers = [0; 8];
+    stream.read_exact(&mut answers).unwrap();
+    assert_eq!(answers[4..], [0x50, 2, 0, 1], "PUBREC");
+}
+
+/// The broker does not take a message for that of an earlier process.
+#[test]
+fn a_session_of_an_earlier_process_loses_no_message() {
+    let broker = plain_broker();
+    let rest = ["-t", "t", "-q", "2", "-C", "6", "-W", "60"];
+    let subscriber = broker.subscriber(TCP, &rest);
+    for (device, transport, version) in [("a", TCP, "5"), ("b", QUIC, "5"), ("c", TCP, "311")] {
+        leave_a_message(&broker.urls[TCP], device);
+        let new = ["-c", "-i", device, "-V", version, "-q", "2", "-t", "t"];
+        let sent = broker.run(transport, "pub", &[&new[..], &["-m", "new"]].concat());
+        assert_eq!(code(&sent), 0, "{}", stderr(&sent));
+    }
+    assert_eq!(subscriber.end(), ("old\nnew\n".repeat(3), 0));
+}
+
 #[test]
 fn versions_and_properties_pass() {
     let broker = plain_broker();

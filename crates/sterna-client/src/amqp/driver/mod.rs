@@ -29,6 +29,7 @@ use super::memory::CREDITS;
 use super::options::{Credit, Options, ReceiverOptions, SenderOptions};
 use crate::clock::Clock;
 use crate::link::{self, Driver as _, Link as _, LinkOptions, Status, Told};
+use crate::mailbox::Writer;
 use crate::path::PathStatistics;
 use crate::transport::{Settings, Transport};
 
@@ -133,7 +134,7 @@ impl Held {
 /// The driver's ends of what connects it to the application.
 pub(super) struct Outlets {
     pub(super) commands: mpsc::UnboundedReceiver<Command>,
-    pub(super) events: mpsc::Sender<Event>,
+    pub(super) events: Writer<Event>,
     pub(super) status: Told<Connected, Error>,
     pub(super) held: Arc<Held>,
 }
@@ -249,7 +250,7 @@ impl link::Driver for Driver {
 
     fn tell_retry(&mut self, error: Error, retry_in: Duration) {
         self.outlets.status.send_replace(Status::Pending);
-        self.tell(Event::Disconnected {
+        self.outlets.events.put(Event::Disconnected {
             error,
             retry_in: Some(retry_in),
         });
@@ -319,11 +320,6 @@ impl Driver {
             }
         };
         !self.active.is_empty() || self.links.values().any(is_waited_for)
-    }
-
-    fn tell(&self, event: Event) {
-        // Events are not kept if the application does not read them.
-        let _ = self.outlets.events.try_send(event);
     }
 
     /// Whether the transaction of a message or decision has ended with its coordinator's attachment.
@@ -454,7 +450,7 @@ impl Driver {
             });
         }
         if !matches!(error, Error::Ended) {
-            self.tell(Event::Disconnected {
+            self.outlets.events.put(Event::Disconnected {
                 error: error.clone(),
                 retry_in: None,
             });
@@ -466,6 +462,6 @@ impl Driver {
         self.outlets
             .status
             .send_replace(Status::Ready(Arc::clone(&connected)));
-        self.tell(Event::Connected(connected));
+        self.outlets.events.put(Event::Connected(connected));
     }
 }

@@ -295,6 +295,11 @@ impl Client {
             .map(|_| ())
     }
 
+    fn make_room(&mut self, qos: QoS) -> bool {
+        self.connection
+            .make_room(&mut self.session, qos, &mut self.out)
+    }
+
     fn subscribe(&mut self, filters: &[&str], tag: u64) -> Result<PacketId, SendError> {
         let options = SubscribeOptions::new(QoS::ExactlyOnce);
         let filters = filters.iter().map(|filter| (*filter, options));

@@ -72,7 +72,9 @@ impl Device for Amqp {
         let noted = connections.clone();
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
-                noted.note(matches!(event, Event::Connected(_)));
+                if let Event::Connected(connected) = event {
+                    noted.note(connected.connections);
+                }
             }
         });
         Ok(Self {

@@ -181,7 +181,7 @@ fn text(error: impl std::error::Error) -> String {
     error.to_string()
 }
 
-/// Number of a client's connections, counted beside its work, so that no unread events pile up.
+/// Number of a client's connections, noted beside its work.
 #[derive(Clone, Default)]
 struct Connections(Arc<ConnectionCounts>);
 
@@ -193,12 +193,11 @@ struct ConnectionCounts {
 }
 
 impl Connections {
-    /// Notes an event.
-    fn note(&self, is_connection: bool) {
-        if is_connection {
-            self.0.last_ns.store(monotonic_ns(), Ordering::Relaxed);
-            self.0.count.fetch_add(1, Ordering::Relaxed);
-        }
+    /// Notes the newest connection, which has this number.
+    fn note(&self, number: u64) {
+        let count = u32::try_from(number).unwrap_or(u32::MAX);
+        self.0.last_ns.store(monotonic_ns(), Ordering::Relaxed);
+        self.0.count.store(count, Ordering::Relaxed);
     }
 
     fn beyond_the_first(&self) -> u32 {

@@ -74,7 +74,9 @@ impl Device for Mqtt {
         let connections = self.connections.clone();
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
-                connections.note(matches!(event, Event::Connected(_)));
+                if let Event::Connected(connected) = event {
+                    connections.note(connected.connections);
+                }
             }
         });
     }
