@@ -560,3 +560,29 @@ fn queues_move_to_the_log_when_memory_is_short() {
     assert_eq!(cluster.drain(client), expected);
     cluster.assert_empty();
 }
+
+/// One message may have any size, and there may be many queues: the only one leaves memory, too, and comes to whoever comes.
+#[test]
+fn the_only_message_of_a_queue_that_nobody_reads_moves_to_the_log() {
+    let store = MemoryStore::new();
+    let mut cluster = start(1, limits(), &store);
+    keep(&mut cluster, rules(false));
+    let large = |number: u32| format!("{number}{}", "x".repeat(100_000));
+    put(&mut cluster, 0, &large(0));
+    assert_eq!(waiting(&cluster), (1, 0));
+    cluster.directory.set_pressure(Pressure::MoveToLog);
+    cluster.broker(0).feel_pressure();
+    let now_ms = cluster.now_ms;
+    while cluster.broker(0).relieve(now_ms) {}
+    check(&cluster);
+    assert_eq!(waiting(&cluster), (0, 1));
+    for number in 1..4 {
+        put(&mut cluster, 0, &large(number));
+        check(&cluster);
+        assert_eq!(waiting(&cluster), (0, 1 + u64::from(number)));
+    }
+    let client = consumer(&mut cluster, 0, QUEUE, 1_000);
+    assert_eq!(cluster.drain(client), (0..4).map(large).collect::<Vec<_>>());
+    // The store of the test keeps large bodies.
+    assert_eq!(waiting(&cluster), (0, 0));
+}
