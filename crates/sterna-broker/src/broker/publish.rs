@@ -443,11 +443,11 @@ impl<P: DoorState> Broker<P> {
             Err(Full)
         } else {
             directory.retain_together(&retained, |retentions| {
-                let others = companions.len();
                 for (message, retention) in retained.iter().zip(retentions) {
                     companions.extend(self.retained_change(*retention, message));
                 }
-                let is_kept = !logged.is_empty() || companions.len() > others;
+                // Also where it changes nothing: a repetition after a crash would change what was retained behind it.
+                let is_kept = !logged.is_empty() || !companions.is_empty();
                 if let Some(appends) = &mut appends
                     && is_kept
                 {

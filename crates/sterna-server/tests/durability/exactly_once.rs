@@ -453,3 +453,64 @@ fn received_messages_are_told_apart_after_a_restart() {
         "no record is left"
     );
 }
+
+/// A message with the RETAIN flag that changes nothing is known again all the same: done after a crash, it would change
+/// what was retained behind it.
+#[test]
+fn a_repetition_after_a_kill_leaves_later_retained_messages() {
+    let full = |config: &mut Config| config.broker.maximum_retained_messages = 1;
+    for (earlier, is_full) in [("", false), ("old", true)] {
+        let store = Held::new();
+        let mut config = waiting_for(Durability::Interval);
+        if is_full {
+            full(&mut config);
+        }
+        let mut broker = store.broker(&config, 2);
+        let other = connect(&mut broker, 0, "other");
+        let retain = |broker: &mut Broker, peer: Peer, payload: &str, packet_id: u16, dup: bool| {
+            let packet = Packet::Publish(Publish {
+                packet_id: PacketId::new(packet_id),
+                retain: true,
+                dup,
+                ..publish("r", payload, QoS::ExactlyOnce)
+            });
+            broker.packet(peer, Version::V311, &packet);
+        };
+        let enter = |broker: &mut Broker| {
+            let peer = broker.open_on(0, TransportKind::Tcp, Vec::new());
+            let connect = Packet::Connect(Connect {
+                clean_start: false,
+                ..plain(Version::V311, "p")
+            });
+            broker.packet(peer, Version::V311, &connect);
+            peer
+        };
+        if is_full {
+            // There is no room for the first one.
+            let packet = Packet::Publish(Publish {
+                retain: true,
+                ..publish("full", "x", QoS::AtMostOnce)
+            });
+            broker.packet(other, V5, &packet);
+        }
+        let peer = enter(&mut broker);
+        retain(&mut broker, peer, earlier, 1, false);
+        if is_full {
+            let packet = Packet::Publish(Publish {
+                retain: true,
+                ..publish("full", "", QoS::AtMostOnce)
+            });
+            broker.packet(other, V5, &packet);
+        }
+        retain(&mut broker, peer, "new", 2, false);
+        drop(broker);
+        let mut broker = store.broker(&config, 2);
+        let peer = enter(&mut broker);
+        retain(&mut broker, peer, earlier, 1, true);
+        retain(&mut broker, peer, "new", 2, true);
+        let reader = connect(&mut broker, 1, "reader");
+        let options = SubscribeOptions::new(QoS::AtMostOnce);
+        broker.subscribe_with(reader, V5, "r", options, &[]);
+        assert_eq!(payloads(&mut broker, reader), ["new"], "{earlier:?}");
+    }
+}
