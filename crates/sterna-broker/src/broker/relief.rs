@@ -19,8 +19,7 @@ impl<P: DoorState> Broker<P> {
     pub fn feel_pressure(&mut self) {
         let pressure = self.directory.pressure();
         if pressure > self.queues.pressure && pressure >= Pressure::MoveToLog {
-            self.relief_left = self.queues.sessions.capacity();
-            self.relief_groups = self.queues.groups.keys().copied().collect();
+            self.begin_relief();
         }
         self.queues.pressure = pressure;
         self.weigh();
@@ -97,9 +96,14 @@ impl<P: DoorState> Broker<P> {
     /// Begins another round over all sessions and queues: there is still too little room.
     pub fn relieve_again(&mut self) {
         if self.relief_left == 0 && self.queues.pressure >= Pressure::MoveToLog {
-            self.relief_left = self.queues.sessions.capacity();
-            self.relief_groups = self.queues.groups.keys().copied().collect();
+            self.begin_relief();
         }
+    }
+
+    /// All sessions and queues are to be looked at.
+    fn begin_relief(&mut self) {
+        self.relief_left = self.queues.sessions.capacity();
+        self.relief_groups = self.queues.groups.keys().copied().collect();
     }
 
     /// Lets a session read in the log what waits for it in memory and is there.

@@ -4,6 +4,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use sterna_mqtt::client::{Connection, Event as Input};
+use sterna_mqtt::packet::{ConnAck, Disconnect, Publish};
+use sterna_mqtt::{Framer, Lane, QoS, ReasonCode, Version, Violation};
+
 use super::lanes::{Carrier, LaneState, Lanes, Purpose, Sharing};
 use super::opening::{
     DATAGRAMS, Exchange, finish_exchange, open_connection, prove, start_exchange,
@@ -18,9 +22,6 @@ use crate::path::PathStatistics;
 use crate::transport::Transport;
 use crate::transport::ending::Unacknowledged;
 use crate::transport::quic::EarlyData;
-use sterna_mqtt::client::{Connection, Event as Input};
-use sterna_mqtt::packet::{ConnAck, Disconnect, Publish};
-use sterna_mqtt::{Framer, Lane, QoS, ReasonCode, Version, Violation};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;
