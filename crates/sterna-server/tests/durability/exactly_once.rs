@@ -458,12 +458,11 @@ fn received_messages_are_told_apart_after_a_restart() {
 /// what was retained behind it.
 #[test]
 fn a_repetition_after_a_kill_leaves_later_retained_messages() {
-    let full = |config: &mut Config| config.broker.maximum_retained_messages = 1;
     for (earlier, is_full) in [("", false), ("old", true)] {
         let store = Held::new();
         let mut config = waiting_for(Durability::Interval);
         if is_full {
-            full(&mut config);
+            config.broker.maximum_retained_messages = 1;
         }
         let mut broker = store.broker(&config, 2);
         let other = connect(&mut broker, 0, "other");
@@ -485,22 +484,21 @@ fn a_repetition_after_a_kill_leaves_later_retained_messages() {
             broker.packet(peer, Version::V311, &connect);
             peer
         };
-        if is_full {
-            // There is no room for the first one.
+        let fill = |broker: &mut Broker, payload: &str| {
             let packet = Packet::Publish(Publish {
                 retain: true,
-                ..publish("full", "x", QoS::AtMostOnce)
+                ..publish("full", payload, QoS::AtMostOnce)
             });
             broker.packet(other, V5, &packet);
+        };
+        if is_full {
+            // There is no room for the first one.
+            fill(&mut broker, "x");
         }
         let peer = enter(&mut broker);
         retain(&mut broker, peer, earlier, 1, false);
         if is_full {
-            let packet = Packet::Publish(Publish {
-                retain: true,
-                ..publish("full", "", QoS::AtMostOnce)
-            });
-            broker.packet(other, V5, &packet);
+            fill(&mut broker, "");
         }
         retain(&mut broker, peer, "new", 2, false);
         drop(broker);
