@@ -57,6 +57,11 @@ impl Failures {
         self.0 == 0
     }
 
+    /// How many have.
+    pub(crate) const fn count(&self) -> u32 {
+        self.0
+    }
+
     /// An attempt has succeeded.
     pub(crate) const fn clear(&mut self) {
         self.0 = 0;

@@ -15,6 +15,7 @@ use super::frames::{Frame, Frames, MEDIA_TYPE};
 use super::link::{Body, Link, LinkError, Response};
 use super::options::{Subscribe, check_any_session};
 use crate::backoff::Failures;
+use crate::link::Echoes;
 use crate::message::Message;
 
 /// Messages that are acknowledged together at most, where the application is slower than they come.
@@ -65,6 +66,8 @@ struct Stream {
     silent_since: Option<Instant>,
     /// The failures in a row that it ends if it lasts.
     failures: Failures,
+    /// Requests for it that were lost.
+    echoes: Echoes,
     /// The session's name in the response.
     session: Option<String>,
     /// The message that it was to begin behind.
@@ -309,12 +312,18 @@ impl Subscription {
     /// Leaves the stream, and starts the way to the next one.
     fn cut_off(&mut self, cut: Cut) {
         let mut failures = Failures::default();
+        let (mut echoes, mut lasted) = (Echoes::default(), Duration::ZERO);
         if let Some(stream) = self.stream.take() {
-            failures = stream.failures;
-            failures.lasted(stream.began.elapsed());
+            (failures, echoes) = (stream.failures, stream.echoes);
+            lasted = stream.began.elapsed();
+            failures.lasted(lasted);
         }
         self.frames = Frames::new(self.inner.options.max_message_bytes);
-        let resumption = self.resumption(failures);
+        let resumption = Resumption {
+            echoes,
+            lasted,
+            ..self.resumption(failures)
+        };
         self.resuming = Some(Task::start(resumption.run(Some(cut))));
     }
 
@@ -350,6 +359,8 @@ impl Subscription {
             session: self.session.clone(),
             after,
             failures,
+            echoes: Echoes::default(),
+            lasted: Duration::ZERO,
         }
     }
 
@@ -374,13 +385,19 @@ struct Resumption {
     /// The message behind which messages are asked for.
     after: Option<u64>,
     failures: Failures,
+    echoes: Echoes,
+    /// For how long the stream before came.
+    lasted: Duration,
 }
 
 impl Resumption {
     /// Finds out what the cut means, and asks until there is a stream.
     async fn run(mut self, cut: Option<Cut>) -> Result<Stream, Error> {
         let mut delay = match cut {
-            Some(Cut::Lost(error)) => self.pause(&error)?,
+            Some(Cut::Lost(error)) => {
+                self.echoes.lost(self.lasted, true);
+                self.pause(&error)?
+            }
             Some(Cut::Ended(link)) => {
                 let error = self.why_ended(&link).await?;
                 self.pause(&error)?
@@ -412,7 +429,8 @@ impl Resumption {
 
     /// Why the broker has ended a response in order: because it ends itself, which is the result, or
     /// because the subscription is over.
-    async fn why_ended(&self, link: &Link) -> Result<Error, Error> {
+    /// Where a lost request of its own may have taken the session, it is asked for once more.
+    async fn why_ended(&mut self, link: &Link) -> Result<Error, Error> {
         let ended = Error::Lost(Arc::new(std::io::Error::other(
             "the broker ended the response",
         )));
@@ -426,7 +444,9 @@ impl Resumption {
         let outages = self.inner.events.subscribe();
         match self.inner.session(session).await {
             // Another client listens, or it is gone, while the broker was there all the time.
-            Ok(Some(session)) if session.connected => Err(Error::Closed),
+            Ok(Some(session)) if session.connected && !self.echoes.explain(self.lasted) => {
+                Err(Error::Closed)
+            }
             Ok(None)
                 if self.inner.connections() == connections
                     && !outages.has_changed().unwrap_or(true) =>
@@ -441,8 +461,12 @@ impl Resumption {
 
     /// Asks for the stream.
     async fn ask(&mut self) -> Result<Stream, Error> {
+        let (began, failed) = (Instant::now(), self.failures.count());
         let answered = self.inner.execute_after(&mut self.failures, &self.request);
         let (response, link) = answered.await?;
+        for _ in failed..self.failures.count() {
+            self.echoes.lost(began.elapsed(), false);
+        }
         Self::check(&response)?;
         let session = response.text("sterna-session").map(str::to_owned);
         if let Some(session) = &session {
@@ -456,6 +480,7 @@ impl Resumption {
             began: Instant::now(),
             silent_since: None,
             failures: std::mem::take(&mut self.failures),
+            echoes: std::mem::take(&mut self.echoes),
             session,
             after: self.after,
         })

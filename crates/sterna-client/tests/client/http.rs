@@ -843,6 +843,51 @@ async fn a_subscription_that_is_ended_stays_ended() {
     }
 }
 
+/// A request that was lost may reach the broker after the one that replaced it, and take its session over. So the client
+/// asks once more, and not again where that is ended, too.
+#[tokio::test]
+async fn a_subscription_is_not_ended_by_a_lost_request_of_its_own() {
+    let inlets: Inlets = Arc::default();
+    let filling = Arc::clone(&inlets);
+    let count = AtomicUsize::new(0);
+    let server = Server::http3(Script::new(move |request| {
+        if !request.target.starts_with("/v1/topics/") {
+            let text = r#"{"session":"mine","connected":true}"#;
+            return Answer::Whole(200, Vec::new(), text.into());
+        }
+        if count.fetch_add(1, Ordering::Relaxed) == 1 {
+            return Answer::Cut;
+        }
+        let (answer, inlet) = Answer::subscription("mine");
+        filling.lock().unwrap().push(inlet);
+        answer
+    }));
+    let client = server.client("h3");
+    let subscribe = Subscribe::new("a", QoS::AtLeastOnce).unwrap();
+    let subscribe = subscribe.session("mine").unwrap();
+    let mut subscription = soon(client.subscribe(subscribe)).await.unwrap();
+    let streams = async |count| {
+        while inlets.lock().unwrap().len() < count {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    push(&inlets, 0, Part::Cut);
+    let ((), next) = tokio::join!(
+        soon(async {
+            streams(2).await;
+            push(&inlets, 1, Part::End);
+            streams(3).await;
+            push(&inlets, 2, frame(1, 1, "a", b""));
+        }),
+        soon(subscription.next())
+    );
+    assert_eq!(next.unwrap().id, Some(1));
+    push(&inlets, 2, Part::End);
+    let error = soon(subscription.next()).await.unwrap_err();
+    assert!(matches!(error, Error::Closed), "{error}");
+    assert_eq!(subscription.restarts(), 0);
+}
+
 /// The broker has forgotten the session: the subscription goes on with another, and says so.
 #[tokio::test]
 async fn a_session_that_is_gone_is_told() {
