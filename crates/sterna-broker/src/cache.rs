@@ -41,6 +41,12 @@ impl Matches {
         !self.kept.is_empty() || (self.is_durable && message.qos().is_acknowledged())
     }
 
+    /// The number of queues of this node that get the message.
+    pub(crate) fn targets(&self) -> usize {
+        let remote = self.remote.iter().map(|(_, targets)| targets.len());
+        self.local.len() + remote.sum::<usize>()
+    }
+
     pub(crate) fn clear(&mut self) {
         self.local.clear();
         self.remote.clear();

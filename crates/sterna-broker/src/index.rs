@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::broker::Reach;
 use crate::cache::{Lookup, MatchCache, Matches};
+use crate::copies;
 use crate::fill::Fill;
 use crate::filter::is_topic;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -490,6 +491,38 @@ impl Index {
         Some(self.matches_at(place))
     }
 
+    /// Whether a message of a topic goes to few queues, which a short look at the filters finds. None gets
+    /// what is no topic name.
+    pub(crate) fn is_light(&mut self, topic: &str, limits: &Limits) -> bool {
+        if let Lookup::Hit(place) = self.cache.look_up(topic.as_bytes()) {
+            let known = self.cache.matches(place);
+            return known.is_some_and(|matches| matches.targets() <= copies::LIGHT);
+        }
+        if !is_topic(topic, limits) {
+            return true;
+        }
+        let scratch = &mut self.scratch;
+        scratch.most = scratch.visited + copies::LIGHT_PLACES;
+        let mut targets = self.exact.get(topic).map_or(0, Routes::awake_len);
+        (self.wild).matching_topic(topic, scratch, |routes| targets += routes.awake_len());
+        for of_nodes in [&self.wanted, &self.handed_over, &self.queues] {
+            of_nodes.find(topic, scratch);
+        }
+        let is_short = scratch.visited < scratch.most;
+        scratch.most = u64::MAX;
+        is_short && targets <= copies::LIGHT
+    }
+
+    /// Places of filters that were looked at since [`begin_turn`](Self::begin_turn).
+    pub(crate) const fn visited(&self) -> u64 {
+        self.scratch.visited
+    }
+
+    /// A turn of the shard's loop begins.
+    pub(crate) const fn begin_turn(&mut self) {
+        self.scratch.visited = 0;
+    }
+
     /// Where [`matches_at`](Self::matches_at) finds the queues that a topic's messages go to. The place holds until another
     /// topic is looked up or routes change. `None` where it is not a topic name.
     pub(crate) fn look_up(&mut self, topic: &[u8], limits: &Limits) -> Option<Answer> {
@@ -501,13 +534,7 @@ impl Index {
                     return None;
                 }
                 self.find(topic);
-                let targets = self
-                    .fresh
-                    .remote
-                    .iter()
-                    .map(|(_, targets)| targets.len())
-                    .sum::<usize>()
-                    + self.fresh.local.len();
+                let targets = self.fresh.targets();
                 let wanting = targets + self.fresh.peers.nodes().len();
                 // A topic that nobody wants is found quickly. Its entry would lie between what publishers make
                 // the shard hold for a while, and keep that memory from the system.
@@ -624,6 +651,7 @@ impl Index {
             collect(routes);
         }
         wild.matching_topic(topic, scratch, &mut collect);
+        scratch.visited += found.len() as u64;
         let is_grouped = found.iter().all(|found| found.place.shard == self.shard);
         if filters > 1 || !is_grouped {
             found.sort_by_key(|found| (found.place, found.flags.is_group()));

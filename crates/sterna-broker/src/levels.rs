@@ -52,11 +52,26 @@ impl<T> Node<T> {
     }
 }
 
-/// Reusable memory for matching.
-#[derive(Debug, Default)]
+/// Reusable memory for matching, and a count of its work.
+#[derive(Debug)]
 pub(crate) struct Scratch {
     names: Vec<u32>,
     stack: Vec<(u32, u32)>,
+    /// Places of trees that were looked at.
+    pub(crate) visited: u64,
+    /// The number of those at which matching ends, whatever is left.
+    pub(crate) most: u64,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self {
+            names: Vec::new(),
+            stack: Vec::new(),
+            visited: 0,
+            most: u64::MAX,
+        }
+    }
 }
 
 /// See the module.
@@ -274,7 +289,7 @@ impl<T> LevelTree<T> {
         self.free_names = Vec::new();
     }
 
-    /// Calls `found` with the value of every filter in the tree that matches a topic.
+    /// Calls `found` with the value of every filter in the tree that matches a topic, as far as the scratch has places left.
     pub(crate) fn matching_topic<'t>(
         &'t self,
         topic: &str,
@@ -296,6 +311,10 @@ impl<T> LevelTree<T> {
         scratch.stack.clear();
         scratch.stack.push((ROOT, 0));
         while let Some((node, depth)) = scratch.stack.pop() {
+            if scratch.visited >= scratch.most {
+                return;
+            }
+            scratch.visited += 1;
             let Node { kinds, .. } = *self.node(node);
             let wildcards_match = !(reserved && depth == 0);
             if kinds & HAS_HASH != 0 && wildcards_match {

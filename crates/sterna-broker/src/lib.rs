@@ -87,6 +87,7 @@ mod cache;
 mod check;
 mod choice;
 mod comeback;
+mod copies;
 mod counters;
 mod cursor;
 mod delayed;

@@ -72,6 +72,9 @@ pub struct Limits {
     /// Steps of work that selectors and lookups of retained messages take in one turn ([`Selector::selects`](crate::Selector::selects)). The rest
     /// waits for the next one.
     pub steps_per_turn: u64,
+    /// Copies of messages that a shard makes in one turn ([`Broker::copies_of_turn`](crate::Broker::copies_of_turn)), before
+    /// publications that go to many wait for the next one. One publication may make any number.
+    pub copies_per_turn: u64,
     /// Pause before a message of a shared subscription is delivered again that was lost with its consumer twice, or for
     /// which the dead letters have no room, in milliseconds. It doubles each time.
     pub redelivery_pause_ms: u64,
@@ -142,6 +145,7 @@ impl Default for Limits {
             group_window: 32,
             counts_lost: false,
             steps_per_turn: 1_000_000,
+            copies_per_turn: 16_384,
             redelivery_pause_ms: 1_000,
             redelivery_pause_most_ms: 60_000,
             branch_messages: 16_384,

@@ -1,6 +1,8 @@
 //! Other nodes: the engine of the cluster, started and ended with the shards, and a shard's part in it.
 
+use std::collections::VecDeque;
 use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -32,6 +34,8 @@ pub struct Cluster {
     node: String,
     /// Bytes of the log in NATS.
     log_bytes: u64,
+    /// Letters of each shard that wait for another turn.
+    late: Arc<[AtomicUsize]>,
     running: Mutex<Option<Running>>,
 }
 
@@ -55,6 +59,7 @@ impl Cluster {
         Ok(Self {
             node: settings.node.clone(),
             log_bytes: settings.log_bytes,
+            late: (0..settings.shards).map(|_| AtomicUsize::new(0)).collect(),
             engine: Some(Engine::new(settings, cluster.maximum_waiting_bytes)),
             running: Mutex::default(),
         })
@@ -74,6 +79,9 @@ impl Cluster {
             port: engine.port(shard),
             gate: engine.gate(),
             fence: engine.fence(),
+            late: VecDeque::new(),
+            late_count: Arc::clone(&self.late),
+            shard,
         })
     }
 
@@ -120,7 +128,9 @@ impl Cluster {
                 });
             };
             let clock = Box::new(move || clock.now_ms());
-            let running = engine.start(Box::new(Letters(courier)), clock, Box::new(ended))?;
+            let late = Arc::clone(&self.late);
+            let letters = Letters { courier, late };
+            let running = engine.start(Box::new(letters), clock, Box::new(ended))?;
             *self
                 .running
                 .get_mut()
@@ -216,7 +226,10 @@ fn region(cluster: &config::Cluster, name: &str) -> Region {
 
 /// The engine's way to the shards.
 #[derive(Debug)]
-struct Letters(Courier<Mail>);
+struct Letters {
+    courier: Courier<Mail>,
+    late: Arc<[AtomicUsize]>,
+}
 
 impl Shards for Letters {
     fn post(&mut self, shard: usize, letter: ToShard) {
@@ -239,12 +252,12 @@ impl Shards for Letters {
             ToShard::Ban(record) => Mail::Ban(Box::new(record)),
             letter => Mail::Cluster(Box::new(letter)),
         };
-        self.0.post(shard, letter);
-        self.0.flush();
+        self.courier.post(shard, letter);
+        self.courier.flush();
     }
 
     fn backlog(&self, shard: usize) -> usize {
-        self.0.backlog(shard)
+        self.courier.backlog(shard) + self.late[shard].load(Ordering::Relaxed)
     }
 }
 
@@ -254,6 +267,11 @@ pub struct Member {
     port: Port,
     gate: Arc<PeerGate>,
     fence: Arc<Fence>,
+    /// Letters that wait for another turn, in their order.
+    late: VecDeque<ToShard>,
+    /// Their number, for each shard. The engine brings no more while there are some.
+    late_count: Arc<[AtomicUsize]>,
+    shard: usize,
 }
 
 impl Member {
@@ -332,8 +350,46 @@ impl Member {
         }
     }
 
-    /// Takes a letter of the engine.
-    pub(crate) fn mail(&self, broker: &mut Broker<SessionState>, now_ms: u64, letter: ToShard) {
+    /// Takes a letter of the engine. Messages wait for another turn where the copies of this one are made, and so does all
+    /// behind them.
+    pub(crate) fn mail(&mut self, broker: &mut Broker<SessionState>, now_ms: u64, letter: ToShard) {
+        let brings_messages = matches!(
+            letter,
+            ToShard::Messages(_) | ToShard::Encoded { .. } | ToShard::Logged { .. }
+        );
+        let is_spent = broker.copies_of_turn() >= broker.limits().copies_per_turn;
+        if !self.late.is_empty() || (brings_messages && is_spent) {
+            self.late.push_back(letter);
+            self.count_late();
+        } else {
+            self.take(broker, now_ms, letter);
+        }
+    }
+
+    /// Takes letters that have waited for this turn: one, and more while they make no more than three quarters of its copies.
+    pub(crate) fn take_late(&mut self, broker: &mut Broker<SessionState>, now_ms: u64) {
+        let most = broker.limits().copies_per_turn / 4 * 3;
+        while let Some(letter) = self.late.pop_front() {
+            self.take(broker, now_ms, letter);
+            if broker.copies_of_turn() >= most {
+                break;
+            }
+        }
+        self.count_late();
+    }
+
+    /// Whether letters wait for another turn.
+    pub(crate) fn has_late(&self) -> bool {
+        !self.late.is_empty()
+    }
+
+    fn count_late(&self) {
+        if let Some(count) = self.late_count.get(self.shard) {
+            count.store(self.late.len(), Ordering::Relaxed);
+        }
+    }
+
+    fn take(&self, broker: &mut Broker<SessionState>, now_ms: u64, letter: ToShard) {
         match letter {
             ToShard::Messages(messages) => {
                 for (message, what) in messages {

@@ -209,8 +209,36 @@ impl Context<'_> {
         true
     }
 
+    /// Whether as many copies were made in this turn as there may be.
+    #[inline]
+    pub(crate) fn is_turn_spent(&self) -> bool {
+        let most = self.broker.limits().copies_per_turn;
+        (self.holding.line).is_spent(self.broker.copies_of_turn(), most)
+    }
+
+    /// Whether a message has to wait for another turn, since it goes to many. Nothing of it is done before. A message without
+    /// a topic counts as one, since its topic is not known yet.
+    #[inline(never)]
+    pub(crate) fn must_line_up(
+        &mut self,
+        connection: ConnectionId,
+        user: Option<&str>,
+        topic: Option<&str>,
+    ) -> bool {
+        if topic.is_some_and(|topic| self.broker.is_light(topic)) {
+            return false;
+        }
+        let net = &self.net;
+        let address = || net.info(connection).map(|info| info.peer.ip());
+        self.holding.line.join(connection, user, address);
+        true
+    }
+
     /// Ends the wait of a connection for a reader, if it waits; `is_gone` if it will not come again.
     pub(crate) fn end_hold(&mut self, connection: ConnectionId, is_gone: bool) {
+        if is_gone {
+            self.holding.line.leave(connection);
+        }
         if self.holding.is_empty() {
             return;
         }

@@ -11,6 +11,8 @@ use rustc_hash::FxHashMap;
 use sterna_broker::CrowdedReader;
 use sterna_net::ConnectionId;
 
+use crate::line::Line;
+
 /// The budget that a client needs to begin to wait, in milliseconds: otherwise one without any would wait and go on at
 /// each message.
 const LEAST_MS: u64 = 100;
@@ -23,6 +25,8 @@ pub(crate) struct Holding {
     /// Those that wait, in the order in which they came, by the reader that they wait for.
     rows: BTreeMap<(CrowdedReader, u64), ConnectionId>,
     next_place: u64,
+    /// Those that wait for a turn.
+    pub(crate) line: Line,
     /// When the budget of one is used up, or whole again.
     dues: BTreeSet<(u64, ConnectionId)>,
     figures: Figures,
@@ -39,6 +43,10 @@ pub(crate) struct Figures {
     pub(crate) waited_ms: u64,
     /// Times that a client had used up its budget.
     pub(crate) given_up: u64,
+    /// Clients that wait for a turn now.
+    pub(crate) lined_up: u64,
+    /// Times that a client began to wait for a turn.
+    pub(crate) lined_up_times: u64,
 }
 
 #[derive(Debug)]
@@ -55,16 +63,26 @@ struct Wait {
 }
 
 impl Holding {
-    /// Whether nobody waits, and everybody has the whole budget.
+    /// Whether nobody waits for a reader, and everybody has the whole budget.
     pub(crate) fn is_empty(&self) -> bool {
         self.clients.is_empty()
     }
 
-    pub(crate) const fn figures(&self) -> Figures {
-        self.figures
+    pub(crate) fn figures(&self) -> Figures {
+        let (lined_up, lined_up_times) = self.line.figures();
+        Figures {
+            lined_up,
+            lined_up_times,
+            ..self.figures
+        }
     }
 
-    /// Whether a client waits.
+    /// Whether a client waits, for a reader or for a turn.
+    pub(crate) fn waits(&self, id: ConnectionId) -> bool {
+        self.is_held(id) || self.line.has(id)
+    }
+
+    /// Whether a client waits for a reader.
     pub(crate) fn is_held(&self, id: ConnectionId) -> bool {
         (self.clients.get(&id)).is_some_and(|wait| wait.place.is_some())
     }

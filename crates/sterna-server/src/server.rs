@@ -676,6 +676,7 @@ fn broker_limits(config: &Config, ceiling_bytes: Option<u64>) -> Limits {
         group_window: broker.maximum_group_unacknowledged,
         counts_lost: config.amqp.queue_counts_lost_connections,
         steps_per_turn: broker.maximum_steps_per_turn.into(),
+        copies_per_turn: broker.maximum_copies_per_turn.into(),
         redelivery_pause_ms: broker.redelivery_pause_ms,
         redelivery_pause_most_ms: broker.maximum_redelivery_pause_ms,
         branch_messages: cluster.maximum_branch_messages as usize,

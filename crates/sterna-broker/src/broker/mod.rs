@@ -56,6 +56,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::api::{DoorState, Event, QueueState, SessionInfo, SessionKey, ShardId};
+use crate::copies::Copies;
 use crate::counters::Counters;
 use crate::directory::{Directory, Log};
 use crate::far_group::Root;
@@ -143,6 +144,10 @@ pub struct Broker<P> {
     /// Shared subscriptions of the cluster that this node gives the messages of.
     roots: FxHashMap<Arc<str>, Root>,
     far: Far,
+    /// The copies of this turn.
+    copies: Copies,
+    /// Wills that are due and go to many, in the order in which they have come due.
+    postponed_wills: wills::Postponed,
     /// Whether kept wills of connections that end wait for the next start.
     leaves_wills: bool,
     /// Whether the end of a call is under way: what it calls does not end calls.
@@ -194,6 +199,8 @@ impl<P: DoorState> Broker<P> {
             peers: None,
             roots: FxHashMap::default(),
             far: Far::default(),
+            copies: Copies::default(),
+            postponed_wills: wills::Postponed::default(),
             leaves_wills: false,
             is_finishing: false,
             directory,

@@ -577,6 +577,8 @@ impl<P: DoorState> Broker<P> {
                 }
             }
         }
+        let body_bytes = message.as_ref().body_bytes();
+        self.copies.made(matches.targets(), body_bytes);
         let mut routed = Routed {
             matched: matches.total,
             retention,

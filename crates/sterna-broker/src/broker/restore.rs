@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::Broker;
 use super::branches::RootTold;
+use super::wills::WillKey;
 use crate::account::Account;
 use crate::api::{DoorState, NEVER_EXPIRES_S};
 use crate::attempts::Failures;
@@ -83,6 +84,8 @@ struct Loaded {
     owned: Vec<(Box<str>, u64)>,
     retained: Vec<Message>,
     judged: Option<JudgedRecord>,
+    /// Wills that were due.
+    postponed_wills: Vec<(WillKey, WillRecord)>,
     restored: Restored,
 }
 
@@ -107,6 +110,11 @@ impl Loaded {
             }
             Kind::Judged => self.judged = Some(JudgedRecord::decode(value)?),
             Kind::Retained | Kind::Group | Kind::Shared => {}
+            Kind::Will if share.holds(name) && !rest.is_empty() => {
+                let will = WillRecord::decode(value)?;
+                self.postponed_wills
+                    .push(((name.into(), rest.into()), will));
+            }
             _ if share.holds(name) => {
                 if !self.sessions.contains_key(name) {
                     let named = SessionName::of_text(name)?;
@@ -249,6 +257,9 @@ impl<P: DoorState> Broker<P> {
         for (name, session) in loaded.sessions {
             let is_restored = self.restore_session(now_ms, &name, session, (&limits, is_judged));
             restored.sessions += usize::from(is_restored);
+        }
+        for (key, will) in loaded.postponed_wills {
+            self.restore_postponed_will(key, will);
         }
         // Nothing of this is new to the store, but for what has come to its end.
         self.finish(now_ms);

@@ -34,6 +34,7 @@ impl<P: DoorState> Broker<P> {
             self.far_due_ms(),
             self.judging_due_ms(),
             self.queues.work.has_postponed().then_some(0),
+            self.postponed_wills.due_ms(),
         ];
         all.into_iter().flatten().min()
     }

@@ -2,7 +2,9 @@
 
 use super::Broker;
 use crate::api::{DoorState, EvictReason};
+use crate::copies::Copies;
 use crate::mail::Letter;
+use crate::message::Message;
 use crate::route::Place;
 use crate::selecting::Asked;
 
@@ -14,12 +16,16 @@ impl<P: DoorState> Broker<P> {
     /// A turn of the shard's loop begins: selectors have the steps of a turn, and what waited for that goes on. Only then the
     /// time is asked for. Without calls of this a broker has the steps of one turn in all.
     pub fn begin_turn(&mut self, now_ms: impl FnOnce() -> u64) {
+        self.copies.begin_turn();
+        self.index.begin_turn();
         let work = &mut self.queues.work;
         work.renew();
-        if !work.has_postponed() {
+        if !work.has_postponed() && self.postponed_wills.is_empty() {
             return;
         }
         let now_ms = now_ms();
+        self.publish_postponed_wills(now_ms);
+        let work = &mut self.queues.work;
         let first = work.next_first();
         let mut groups = std::mem::take(&mut work.groups);
         let mut browsers = std::mem::take(&mut work.browsers);
@@ -54,6 +60,36 @@ impl<P: DoorState> Broker<P> {
         self.finish(now_ms);
     }
 
+    /// Copies of messages that were made in this turn. Where they reach [`Limits::copies_per_turn`](crate::Limits), front
+    /// doors let publications wait that are not [light](Self::is_light).
+    #[inline]
+    #[must_use]
+    pub const fn copies_of_turn(&self) -> u64 {
+        self.copies.count(self.index.visited())
+    }
+
+    /// Whether a message of a topic makes few copies, as far as a short look shows.
+    pub fn is_light(&mut self, topic: &str) -> bool {
+        self.catch_up();
+        self.index.is_light(topic, &self.queues.limits)
+    }
+
+    /// Whether all of these messages make no more than so many copies.
+    pub fn makes_within(&mut self, messages: &[Message], most: u64) -> bool {
+        self.catch_up();
+        let before = self.index.visited();
+        let mut copies = Copies::default();
+        for message in messages {
+            if let Some(matches) = self.index.matches(message, &self.queues.limits) {
+                copies.made(matches.targets(), message.body_bytes());
+            }
+            if copies.count(self.index.visited() - before) > most {
+                return false;
+            }
+        }
+        true
+    }
+
     fn go_on_browsing(&mut self, now_ms: u64, mut browsers: Vec<u32>) {
         if !browsers.is_empty() {
             browsers.rotate_left(1);
@@ -81,7 +117,7 @@ impl<P: DoorState> Broker<P> {
     /// Whether something waits for the next turn.
     #[must_use]
     pub fn has_postponed(&self) -> bool {
-        self.queues.work.has_postponed()
+        self.queues.work.has_postponed() || !self.postponed_wills.is_empty()
     }
 
     /// Lets those go whose selectors took too much work.

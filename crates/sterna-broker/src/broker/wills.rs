@@ -5,6 +5,8 @@
 //! [`Limits::will_grace_ms`](crate::Limits::will_grace_ms) where that is longer, also where its session has ended by
 //! then. A client that returns before takes it away.
 
+use std::collections::VecDeque;
+
 use super::Broker;
 use super::rights::GIVEN_MS;
 use crate::api::{DoorState, PublishRefusal, Routed, SessionKey, Will, WillFate};
@@ -19,6 +21,36 @@ use crate::will::{SessionWill, Wait, WillRecord};
 
 /// Time after which a will is tried again that a full store has refused, in milliseconds.
 const REFUSED_PAUSE_MS: u64 = 1_000;
+
+/// Wills that wait for a turn in which their copies can be made, so that the ends of many connections stop nobody.
+#[derive(Debug, Default)]
+pub(super) struct Postponed {
+    wills: VecDeque<PostponedWill>,
+    /// When to go on where the store took no messages, in milliseconds.
+    not_before_ms: u64,
+}
+
+/// The key of a postponed will's record: the name of its session, and what tells it from the will of the next connection.
+pub(super) type WillKey = (Box<str>, Box<[u8]>);
+
+/// A will whose session may be gone, or another's.
+#[derive(Debug)]
+struct PostponedWill {
+    will: Box<SessionWill>,
+    /// The key of its record, where it is kept.
+    record: Option<WillKey>,
+}
+
+impl Postponed {
+    pub(super) fn is_empty(&self) -> bool {
+        self.wills.is_empty()
+    }
+
+    /// When to go on; `None` where nothing waits.
+    pub(super) fn due_ms(&self) -> Option<u64> {
+        (!self.is_empty()).then_some(self.not_before_ms)
+    }
+}
 
 /// The will of a connection that begins, from a client with this origin.
 pub(super) fn new_will(will: Will, origin: Origin) -> SessionWill {
@@ -172,8 +204,75 @@ impl<P: DoorState> Broker<P> {
                 self.count_due_will(&will, body_bytes);
                 return self.note(Ownership::PublishWill { name, will });
             }
+            if self.must_postpone(&will) {
+                return self.postpone_will(now_ms, slot, will);
+            }
             self.route_will(now_ms, &will);
         }
+    }
+
+    /// Whether a will has to wait for another turn.
+    fn must_postpone(&mut self, will: &SessionWill) -> bool {
+        self.copies_of_turn() >= self.queues.limits.copies_per_turn
+            && !self.is_light(will.message.topic())
+    }
+
+    /// Has a will wait that was taken out of a session. It keeps its record, under another key.
+    fn postpone_will(&mut self, now_ms: u64, slot: u32, mut will: Box<SessionWill>) {
+        self.add_will_again(slot, will.message.body_bytes());
+        will.due_ms = now_ms;
+        let record: Option<WillKey> = will.is_stored.then(|| {
+            let mut rest = now_ms.to_be_bytes().to_vec();
+            rest.extend(self.directory.next_opening().to_be_bytes());
+            let name = self.queues.sessions[slot].name.text();
+            (name.into(), rest.into())
+        });
+        if let Some((name, rest)) = &record {
+            let value = will.record(Wait::Lost(now_ms));
+            (self.queues.changes).push(records::put(Kind::Will, name, rest, value));
+        }
+        (self.postponed_wills.wills).push_back(PostponedWill { will, record });
+    }
+
+    /// Publishes wills that have waited for this turn: one, and more while they make no more than half of its copies.
+    pub(super) fn publish_postponed_wills(&mut self, now_ms: u64) {
+        if self.postponed_wills.not_before_ms > now_ms {
+            return;
+        }
+        while let Some(postponed) = self.postponed_wills.wills.pop_front() {
+            let PostponedWill { will, record } = &postponed;
+            let routed = self.route_will(now_ms, will);
+            if routed.refused == Some(PublishRefusal::StoreFull) {
+                self.postponed_wills.wills.push_front(postponed);
+                self.postponed_wills.not_before_ms = now_ms + REFUSED_PAUSE_MS;
+                break;
+            }
+            self.directory.remove_will(will.message.body_bytes());
+            if let Some((name, rest)) = record {
+                (self.queues.changes).push(records::remove(Kind::Will, name, rest));
+            }
+            if self.copies_of_turn() >= self.queues.limits.copies_per_turn / 2 {
+                break;
+            }
+        }
+    }
+
+    /// Restores a will that was postponed when the broker ended.
+    pub(super) fn restore_postponed_will(&mut self, key: WillKey, record: WillRecord) {
+        let body_bytes = record.message.body_bytes();
+        (self.directory).add_will(body_bytes, Admission::Restored, Principal::OTHERS);
+        let will = Box::new(SessionWill {
+            message: record.message,
+            delay_s: record.delay_s,
+            expiry_s: record.expiry_s,
+            given_until_ms: None,
+            due_ms: 0,
+            is_stored: true,
+            is_unproved: false,
+            is_orphaned: false,
+        });
+        let record = Some(key);
+        (self.postponed_wills.wills).push_back(PostponedWill { will, record });
     }
 
     fn route_will(&mut self, now_ms: u64, will: &SessionWill) -> Routed {
@@ -195,6 +294,9 @@ impl<P: DoorState> Broker<P> {
         let Some(mut will) = self.take_will(slot) else {
             return;
         };
+        if self.must_postpone(&will) {
+            return self.postpone_will(now_ms, slot, will);
+        }
         let routed = self.route_will(now_ms, &will);
         let body_bytes = will.message.body_bytes();
         if routed.refused == Some(PublishRefusal::StoreFull)

@@ -92,7 +92,11 @@ impl CarriedSession {
             let will = None;
             return Some(Self { will, records });
         }
-        let will = WillRecord::decode(records.get(&key(Kind::Will, name.text(), &[]))?)?;
+        // One that was due when the broker ended has a longer key.
+        let of_will = key(Kind::Will, name.text(), &[]);
+        let (_, record) =
+            (records.range(of_will.clone()..)).find(|(key, _)| key.starts_with(&of_will))?;
+        let will = WillRecord::decode(record)?;
         let mut bytes = Vec::new();
         // The session has ended, and so it is due when its client does not come back.
         put_number(&mut bytes, 0);

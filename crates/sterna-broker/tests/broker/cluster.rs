@@ -467,6 +467,7 @@ impl Cluster {
             let Some((at_ms, shard)) = next else { break };
             self.now_ms = self.now_ms.max(at_ms);
             let now_ms = self.now_ms;
+            self.brokers[shard].begin_turn(|| now_ms);
             self.brokers[shard].timeout(now_ms);
             self.collect(shard as u16);
             self.run();

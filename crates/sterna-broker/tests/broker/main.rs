@@ -4,6 +4,7 @@ mod behind;
 mod choice;
 mod cluster;
 mod companions;
+mod copies;
 mod delivery;
 mod demand;
 mod ended;

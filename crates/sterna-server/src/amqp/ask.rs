@@ -72,7 +72,7 @@ pub(super) fn must_ask(cx: &Context<'_>, client: &mut Client, unit: &Unit<'_>) -
 }
 
 impl Door {
-    /// Whether a transfer has to wait for a reader whose queue is half full.
+    /// Whether a transfer has to wait: for another turn, or for a reader whose queue is half full.
     #[inline]
     pub(super) fn must_hold(
         &self,
@@ -80,7 +80,7 @@ impl Door {
         client: &mut Client,
         unit: &Unit<'_>,
     ) -> bool {
-        cx.broker.may_hold() && self.must_hold_now(cx, client, unit)
+        (cx.is_turn_spent() || cx.broker.may_hold()) && self.must_hold_now(cx, client, unit)
     }
 
     #[inline(never)]
@@ -92,15 +92,23 @@ impl Door {
         else {
             return false;
         };
+        let (id, config) = (client.id, &cx.policy.amqp);
+        let topic = of_transfer(config, client, frame.channel(), &transfer, payload);
+        // A message is published with its last frame.
+        if cx.is_turn_spent()
+            && !transfer.more
+            && cx.must_line_up(id, client.user(), topic.as_deref())
+        {
+            client.sips.is_held = true;
+            return true;
+        }
         // Messages that have begun go on.
         if transfer.settled == Some(true) || transfer.delivery_id.is_none() {
             return false;
         }
-        let config = &cx.policy.amqp;
-        let Some(topic) = of_transfer(config, client, frame.channel(), &transfer, payload) else {
+        let Some(topic) = topic.filter(|_| cx.broker.may_hold()) else {
             return false;
         };
-        let id = client.id;
         let is_own = |consumer| self.service.is_consumer_of(consumer, id);
         let sessions = client.sources.values().map(|source| source.session);
         let waits = cx.must_hold(id, &topic, is_own, sessions);

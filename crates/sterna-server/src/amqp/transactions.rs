@@ -7,7 +7,9 @@ use sterna_amqp::connection::{Delivery, LinkId};
 use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf, Outcome};
 use sterna_amqp::performatives::Error;
 use sterna_amqp::transactions::{Declared, Discharge, Request, TransactionalState};
-use sterna_broker::{self as broker, CompanionRecord, Message, SessionKey, Unacknowledged};
+use sterna_broker::{
+    self as broker, CompanionRecord, Message, PublishRefusal, SessionKey, Unacknowledged,
+};
 
 use super::Door;
 use super::acknowledge::Acknowledgement;
@@ -201,6 +203,14 @@ impl Door {
         let ended: Vec<_> = ended.collect();
         let posted = std::mem::take(&mut transaction.posted);
         let count = posted.len();
+        let most = cx.policy.amqp.maximum_transaction_copies.into();
+        if count > 1 && !cx.broker.makes_within(&posted, most) {
+            let drops = &cx.meters.drops;
+            drops.count_refused(Protocol::Amqp, PublishRefusal::QueueFull, count);
+            Self::roll_back(cx, client, transaction, broker::Outcome::Released);
+            let detail = "its messages go to more readers than amqp.maximum_transaction_copies";
+            return Err(refusal(Condition::TRANSACTION_ROLLBACK, detail));
+        }
         let routed = cx.publish_together(&client.container, posted, &ended);
         if let Some(why) = routed.refused {
             cx.meters.drops.count_refused(Protocol::Amqp, why, count);

@@ -77,6 +77,9 @@ settings! {
         reload maximum_transaction_deliveries: u32 = 10_000;
         /// Bytes of the messages in one transaction.
         reload maximum_transaction_bytes: u64 = 16 << 20;
+        /// Copies of the messages in one transaction that go to its messages' readers. A transaction with more is rolled
+        /// back at its end, since it takes effect in one turn. One message alone may go to any number.
+        reload maximum_transaction_copies: u32 = 100_000;
         /// Longest selector.
         reload maximum_selector_bytes: u32 = 8192;
         /// Bytes of all patterns of `LIKE` in one selector.

@@ -263,7 +263,7 @@ impl<S: Service> Door<S> {
             S::begin(self, cx, &mut client);
             step(self, cx, &mut client);
             let now_ms = cx.now_ms;
-            let is_held = || id.into().is_some_and(|id| cx.holding.is_held(id));
+            let is_held = || id.into().is_some_and(|id| cx.holding.waits(id));
             S::sips(&mut client).look_again(now_ms, is_held);
             S::settle(self, cx, &mut client);
             self.awaited.note(cx, id, S::promises(&mut client));

@@ -55,7 +55,7 @@ impl Door {
         }
     }
 
-    /// Whether a PUBLISH has to wait for a reader whose queue is half full.
+    /// Whether a PUBLISH has to wait: for another turn, or for a reader whose queue is half full.
     #[inline]
     pub(super) fn must_hold(
         cx: &mut Context<'_>,
@@ -63,9 +63,30 @@ impl Door {
         lane: Lane,
         frame: &Frame<'_>,
     ) -> bool {
-        let is_meant =
-            || frame.packet_type() == Some(PacketType::Publish) && frame.first_byte() & QOS != 0;
-        cx.broker.may_hold() && is_meant() && Self::must_hold_now(cx, client, lane, frame)
+        let is_spent = cx.is_turn_spent();
+        if !(is_spent || cx.broker.may_hold()) || frame.packet_type() != Some(PacketType::Publish) {
+            return false;
+        }
+        (is_spent && Self::must_line_up(cx, client, lane, frame))
+            || (cx.broker.may_hold()
+                && frame.first_byte() & QOS != 0
+                && Self::must_hold_now(cx, client, lane, frame))
+    }
+
+    #[inline(never)]
+    fn must_line_up(
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        lane: Lane,
+        frame: &Frame<'_>,
+    ) -> bool {
+        // The engine reports the fault of another.
+        if let Ok(Packet::Publish(publish)) = Packet::decode(frame, client.engine.version()) {
+            let topic = topic_of(client, lane, &publish);
+            let waits = cx.must_line_up(client.id, client.identity.user(), Some(topic));
+            client.sips.is_held = waits;
+        }
+        client.sips.is_held
     }
 
     #[inline(never)]

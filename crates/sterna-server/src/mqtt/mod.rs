@@ -463,7 +463,10 @@ impl Door {
                     return self.hold(cx, client, Held::Bytes(DATAGRAMS, bytes.into()));
                 }
                 let asked = Self::must_ask(cx, client, LANE, &frame);
-                if asked == Asked::Waits || client.sips.must_wait(cx, Protocol::Mqtt) {
+                if asked == Asked::Waits
+                    || client.sips.must_wait(cx, Protocol::Mqtt)
+                    || Self::must_hold(cx, client, LANE, &frame)
+                {
                     return self.hold(cx, client, Held::Bytes(DATAGRAMS, bytes.into()));
                 }
                 self.counts.messages_received += 1;

@@ -289,6 +289,12 @@ impl Shard {
         &self.broker
     }
 
+    /// Whether clients wait for the next turn, with messages that go to many.
+    #[must_use]
+    pub fn has_line(&self) -> bool {
+        self.holding.line.figures().0 > 0
+    }
+
     /// Tells consumers what has happened to them, and drains the queues of those that can take something.
     fn drain(&mut self, net: &mut dyn Network) {
         while let Some(event) = self.broker.next_event() {
@@ -353,6 +359,21 @@ impl Shard {
         let mut doors = self.doors(net);
         doors.cx.end_hold(connection, false);
         of_connection!(doors, connection, go_on());
+    }
+
+    /// Clients that wait for this turn go on, one after the other, until its copies are made. The first does in any case.
+    fn serve_line(&mut self, net: &mut dyn Network) {
+        let most = self.broker.limits().copies_per_turn;
+        while let Some(connection) = self.holding.line.next() {
+            (self.holding.line).begin_part(self.broker.copies_of_turn(), most);
+            let mut doors = self.doors(net);
+            of_connection!(doors, connection, go_on());
+            self.drain_if_crowded(net);
+            if self.broker.copies_of_turn() >= most {
+                break;
+            }
+        }
+        self.holding.line.end_part();
     }
 
     /// Lets clients go on that have waited as long as they may.
@@ -574,7 +595,7 @@ impl Handler for Shard {
                     if let ToShard::Exporting(by) = &*letter {
                         audit::cluster_exported(by);
                     }
-                    if let Some(member) = &self.cluster {
+                    if let Some(member) = &mut self.cluster {
                         member.mail(&mut self.broker, now_ms, *letter);
                     }
                 }
@@ -699,6 +720,13 @@ impl Handler for Shard {
         // Clients' bytes may have waited while the process stood still, and doors answer them at once.
         self.look_at_fence(net);
         self.broker.begin_turn(|| net.now_ms());
+        if let Some(member) = &mut self.cluster
+            && member.has_late()
+        {
+            member.take_late(&mut self.broker, net.now_ms());
+            self.drain_if_crowded(net);
+        }
+        self.serve_line(net);
     }
 
     fn end_of_turn(&mut self, net: &mut dyn Network) {
@@ -751,6 +779,7 @@ impl Handler for Shard {
             self.clock_next_ms,
             self.holding.deadline_ms(),
             self.has_more_to_end().then_some(0),
+            (self.has_line() || self.cluster.as_ref().is_some_and(Member::has_late)).then_some(0),
             // More in the next turn.
             self.shortage.is_relieving.then_some(0),
             self.stopping.deadline_ms(),

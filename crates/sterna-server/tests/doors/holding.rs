@@ -560,7 +560,7 @@ fn posts_wait_for_their_answers_until_a_reader_has_room() {
 }
 
 /// A frame of the binary stream: its length, an id, flags, a topic, no properties, a payload.
-fn frame(id: u8, topic: &str, payload: &str) -> Vec<u8> {
+pub(crate) fn frame(id: u8, topic: &str, payload: &str) -> Vec<u8> {
     let mut bytes = vec![id, 1, topic.len() as u8];
     bytes.extend_from_slice(topic.as_bytes());
     bytes.push(0);

@@ -15,6 +15,7 @@ mod seeds;
 
 mod amqp;
 mod conformance;
+mod fan_out;
 mod first_flight;
 mod holding;
 mod http;

@@ -77,7 +77,7 @@ pub(super) fn must_ask(
 }
 
 impl Api {
-    /// Whether the message of a request has to wait for a reader whose queue is half full.
+    /// Whether the message of a request has to wait: for another turn, or for a reader whose queue is half full.
     pub(super) fn must_hold(
         &self,
         cx: &mut Context<'_>,
@@ -85,23 +85,36 @@ impl Api {
         target: &Target<'_>,
         request: &Request,
     ) -> bool {
-        if !cx.broker.may_hold() {
+        if !(cx.is_turn_spent() || cx.broker.may_hold()) {
             return false;
         }
         let head = &request.head;
-        let (Resource::Topic(topic), "POST" | "PUT") = (&target.resource, head.method()) else {
+        let (Resource::Topic(topic), "POST") = (&target.resource, head.method()) else {
             return false;
         };
         // An invalid message is refused when the request is answered.
-        let is_meant =
-            from_fields(&Fields(head)).is_ok_and(|message| message.qos != QoS::AtMostOnce);
-        is_meant && self.must_hold_for(cx, peer, topic)
+        let is_acknowledged =
+            || from_fields(&Fields(head)).is_ok_and(|message| message.qos != QoS::AtMostOnce);
+        self.must_hold_for(cx, peer, topic, is_acknowledged)
     }
 
-    /// The same of a message for a topic.
-    pub(super) fn must_hold_for(&self, cx: &mut Context<'_>, peer: &mut Peer, topic: &str) -> bool {
+    /// The same of a message for a topic. Only one that is acknowledged waits for a reader.
+    pub(super) fn must_hold_for(
+        &self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        topic: &str,
+        is_acknowledged: impl FnOnce() -> bool,
+    ) -> bool {
         // Messages that came before keep their place.
-        if !peer.sips.is_held {
+        if peer.sips.is_held {
+            return true;
+        }
+        if cx.is_turn_spent() {
+            let waits = cx.must_line_up(peer.connection, peer.name(), Some(topic));
+            peer.sips.is_held = waits;
+        }
+        if !peer.sips.is_held && cx.broker.may_hold() && is_acknowledged() {
             let connection = peer.connection;
             let is_own = |consumer| self.connection_of(consumer) == Some(connection);
             let waits = cx.must_hold(connection, topic, is_own, peer.sessions());

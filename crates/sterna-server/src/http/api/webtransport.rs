@@ -21,6 +21,7 @@ use crate::http::format::message_from_frame;
 use crate::http::problem::ProblemKind as Kind;
 use crate::identity::Identity;
 use crate::mail::http::{Acknowledge, Work};
+use crate::metrics::DropReason;
 use crate::session::http::session_name;
 use sterna_mapping::frame::{Frame, FrameError, FrameReader, write_answer};
 
@@ -216,9 +217,13 @@ impl Api {
                 return Ok(());
             };
             let frame = Frame::parse(body)?;
-            let is_meant = !frame.is_acknowledgement() && frame.flags.qos() != 0;
+            let may_hold = cx.is_turn_spent() || cx.broker.may_hold();
             let topic = || String::from_utf8_lossy(&frame.body[frame.topic.clone()]).into_owned();
-            if is_meant && cx.broker.may_hold() && self.must_hold_for(cx, peer, &topic()) {
+            let is_acknowledged = || frame.flags.qos() != 0;
+            if may_hold
+                && !frame.is_acknowledgement()
+                && self.must_hold_for(cx, peer, &topic(), is_acknowledged)
+            {
                 incoming.waiting = Some(Box::new(Waiting {
                     frame: frame.body,
                     behind: bytes.into(),
@@ -293,6 +298,14 @@ impl Api {
     ) {
         match Frame::parse(Bytes::copy_from_slice(bytes)) {
             Ok(frame) if frame.flags.qos() == 0 => {
+                let topic = String::from_utf8_lossy(&frame.body[frame.topic.clone()]);
+                // It does not wait for a turn: a client that sends datagrams accepts that some are lost.
+                if cx.is_turn_spent() && !frame.is_acknowledgement() && !cx.broker.is_light(&topic)
+                {
+                    let of = (peer.name().unwrap_or_default(), &*topic);
+                    (cx.meters).refuse(Protocol::Http, of, DropReason::RateExceeded);
+                    return;
+                }
                 if let Some((_, promise)) = self.frame(cx, peer, out, session, &frame)
                     && !promise.is_empty()
                 {

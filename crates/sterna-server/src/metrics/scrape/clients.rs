@@ -146,6 +146,11 @@ impl Scrape {
                 sum(|holding| holding.held),
             ),
             (
+                "sterna_publishers_in_line",
+                "Publishers whose message goes to many, and that wait for another turn",
+                sum(|holding| holding.lined_up),
+            ),
+            (
                 "sterna_readers_holding",
                 "Readers that hold publishers",
                 self.broker(|broker| broker.readers_holding),
@@ -163,6 +168,11 @@ impl Scrape {
                 "sterna_publisher_holds_exhausted",
                 "Times that a publisher had waited as long as it may, and went on",
                 sum(|holding| holding.given_up),
+            ),
+            (
+                "sterna_publisher_waits_in_line",
+                "Times that a publisher began to wait for another turn, since its message goes to many",
+                sum(|holding| holding.lined_up_times),
             ),
             (
                 "sterna_reader_stalls",

@@ -1,0 +1,194 @@
+//! The copies of messages in one turn: how they are counted, and what waits for another turn.
+
+use sterna_broker::{Close, Limits, NEVER_EXPIRES_S, Qos, Will};
+use sterna_store::MemoryStore;
+
+use crate::cluster::{Client, Cluster, message, named, qos};
+
+const PER_TURN: u64 = 100;
+const READERS: usize = 40;
+
+fn limits() -> Limits {
+    Limits {
+        copies_per_turn: PER_TURN,
+        will_bytes: 1_000,
+        ..Limits::default()
+    }
+}
+
+fn begin_turn(cluster: &mut Cluster, shard: u16) {
+    let now_ms = cluster.now_ms;
+    cluster.broker(shard).begin_turn(|| now_ms);
+    cluster.collect(shard);
+    cluster.run();
+}
+
+fn readers(cluster: &mut Cluster, shards: u16, filter: &str) -> Vec<Client> {
+    let open = |number: usize| {
+        let shard = number as u16 % shards;
+        let reader = cluster.open(shard, &format!("reader{number}"));
+        cluster.subscribe(reader, filter, qos(Qos::AtMostOnce));
+        reader
+    };
+    (0..READERS).map(open).collect()
+}
+
+#[test]
+fn deliveries_on_all_shards_count_and_large_bodies_count_more() {
+    let mut cluster = Cluster::with(2, limits(), |_| Box::new(sterna_broker::NoStore));
+    let all = readers(&mut cluster, 2, "all");
+    begin_turn(&mut cluster, 0);
+    let mut before = cluster.broker(0).copies_of_turn();
+    let mut made = |cluster: &mut Cluster, topic: &str, body: &str| {
+        cluster.publish(0, topic, body, Qos::AtMostOnce);
+        let now = cluster.broker(0).copies_of_turn();
+        now - std::mem::replace(&mut before, now)
+    };
+    let readers = READERS as u64;
+    // The first look finds them, the later ones remember them.
+    let first = made(&mut cluster, "all", "");
+    assert!((readers..=2 * readers).contains(&first), "{first}");
+    made(&mut cluster, "all", "");
+    assert_eq!(made(&mut cluster, "all", ""), readers);
+    assert_eq!(made(&mut cluster, "all", &"x".repeat(3_072)), 4 * readers);
+    assert!(made(&mut cluster, "nobody", "") <= 1);
+    assert!(cluster.broker(0).is_light("nobody") && !cluster.broker(0).is_light("all"));
+    assert!(
+        cluster.broker(0).is_light("not/a/+/topic"),
+        "it goes to nobody"
+    );
+    begin_turn(&mut cluster, 0);
+    assert_eq!(cluster.broker(0).copies_of_turn(), 0);
+    for reader in all {
+        cluster.take(reader);
+    }
+}
+
+/// All ways through such filters match a topic of their levels.
+#[test]
+fn filters_that_are_looked_at_in_vain_count_and_the_short_look_is_short() {
+    const LEVELS: u32 = 10;
+    let mut cluster = Cluster::limited(limits());
+    let client = cluster.open(0, "client");
+    for bits in 0..1_u32 << LEVELS {
+        let levels = (0..LEVELS).map(|level| if bits >> level & 1 == 0 { "a" } else { "+" });
+        let filter = levels.collect::<Vec<_>>().join("/") + "/end";
+        cluster.subscribe(client, &filter, qos(Qos::AtMostOnce));
+    }
+    begin_turn(&mut cluster, 0);
+    let before = cluster.broker(0).copies_of_turn();
+    let topic = ["a"; LEVELS as usize].join("/") + "/other";
+    assert!(!cluster.broker(0).is_light(&topic));
+    let after_look = cluster.broker(0).copies_of_turn();
+    assert!(after_look - before <= 9, "{before} to {after_look}");
+    cluster.publish(0, &topic, "", Qos::AtMostOnce);
+    let looked_at = 2_u64 << LEVELS;
+    let made = cluster.broker(0).copies_of_turn() - after_look;
+    assert!(made + 1 >= looked_at / 16, "{made} of {looked_at} places");
+    assert!(cluster.broker(0).is_light("a/b"));
+}
+
+fn will(topic: &str) -> Will {
+    Will {
+        is_given: false,
+        is_unproved: false,
+        message: message(topic, "gone", Qos::AtLeastOnce, false),
+        delay_s: 0,
+        expiry_s: None,
+    }
+}
+
+/// Wills of clients, the readers of which get one copy each.
+fn open_with_wills(cluster: &mut Cluster, topic: &str, count: usize) -> Vec<Client> {
+    let open = |number: usize| {
+        let name = format!("client{number}");
+        cluster.open_with(0, &name, true, 0, Some(will(topic)))
+    };
+    (0..count).map(open).collect()
+}
+
+#[test]
+fn wills_that_go_to_many_wait_for_their_turns() {
+    let mut cluster = Cluster::limited(limits());
+    let all = readers(&mut cluster, 1, "all");
+    let own = cluster.open(0, "own");
+    cluster.subscribe(own, "own", qos(Qos::AtLeastOnce));
+    let clients = open_with_wills(&mut cluster, "all", 20);
+    let light = cluster.open_with(0, "light", true, 0, Some(will("own")));
+    begin_turn(&mut cluster, 0);
+    for client in clients {
+        cluster.close(client, Close::LOST);
+    }
+    // Who goes to few goes at once.
+    cluster.close(light, Close::LOST);
+    assert_eq!(cluster.drain(own), ["gone"]);
+    let per_turn = PER_TURN as usize / READERS + 1;
+    let mut came = cluster.drain(all[0]).len();
+    assert!((1..=per_turn).contains(&came), "{came} at once");
+    // Their clients may come back before, and their bytes still count.
+    let back = cluster.open_with(0, "client19", true, 0, Some(will("all")));
+    let mut turns = 0;
+    while cluster.broker(0).has_postponed() {
+        begin_turn(&mut cluster, 0);
+        let now = cluster.drain(all[0]).len();
+        assert!(now <= per_turn, "{now} in a turn");
+        came += now;
+        turns += 1;
+    }
+    assert_eq!(came, 20);
+    assert!(turns >= 20 / per_turn, "{turns}");
+    for reader in &all[1..] {
+        assert_eq!(cluster.drain(*reader).len(), 20);
+    }
+    cluster.close(back, Close::NORMAL);
+    // Nothing of them counts any more.
+    let bytes = "x".repeat(1_000 - 3);
+    let mut largest = will("all");
+    largest.message = message("all", &bytes, Qos::AtLeastOnce, false);
+    cluster.open_with(0, "largest", true, 0, Some(largest));
+    assert_eq!(cluster.broker(0).counters().wills_published, 21);
+}
+
+#[test]
+fn wills_that_wait_for_a_turn_outlive_the_broker_and_go_once() {
+    const NOW_MS: u64 = 1_000_000;
+    let store = MemoryStore::new();
+    let restarted = || {
+        let mut cluster = Cluster::with(1, limits(), |_| Box::new(store.clone()));
+        cluster.broker(0).restore(NOW_MS);
+        cluster.broker(0).all_restored(NOW_MS);
+        cluster.collect(0);
+        cluster.run();
+        cluster
+    };
+    let mut cluster = restarted();
+    let all = readers(&mut cluster, 1, "all");
+    let clients = open_with_wills(&mut cluster, "all", 20);
+    begin_turn(&mut cluster, 0);
+    for client in clients {
+        cluster.close(client, Close::LOST);
+    }
+    let before = cluster.drain(all[0]).len();
+    assert!(before < 20);
+    // The client of one of them is back, with another will.
+    cluster.open_with(0, "client19", true, 0, Some(will("other")));
+    cluster.broker(0).flush_store();
+    drop(cluster);
+
+    let mut cluster = restarted();
+    let late = cluster.open_with(0, "late", true, NEVER_EXPIRES_S, None);
+    cluster.subscribe(late, "all", qos(Qos::AtLeastOnce));
+    while cluster.broker(0).has_postponed() {
+        begin_turn(&mut cluster, 0);
+    }
+    assert_eq!(cluster.drain(late).len(), 20 - before);
+    assert!(
+        cluster.directory.shard_of(&named("client19")).is_some(),
+        "its own will waits"
+    );
+    cluster.broker(0).flush_store();
+    drop(cluster);
+
+    let mut cluster = restarted();
+    assert!(!cluster.broker(0).has_postponed(), "they went once");
+}
