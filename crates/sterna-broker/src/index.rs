@@ -491,8 +491,8 @@ impl Index {
         Some(self.matches_at(place))
     }
 
-    /// Whether a message of a topic goes to few queues, which a short look at the filters finds. None gets
-    /// what is no topic name.
+    /// Whether a message of a topic goes to few queues, as far as a short look at the filters shows. True for what is no
+    /// topic name.
     pub(crate) fn is_light(&mut self, topic: &str, limits: &Limits) -> bool {
         if let Lookup::Hit(place) = self.cache.look_up(topic.as_bytes()) {
             let known = self.cache.matches(place);

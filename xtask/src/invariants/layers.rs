@@ -16,6 +16,7 @@ const LAYERS: &[&str] = &[
     "repeats",
     "identity",
     "pace",
+    "line",
     "holding",
     "seats",
     "bans",
