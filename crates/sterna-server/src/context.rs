@@ -182,7 +182,8 @@ impl Context<'_> {
     }
 
     /// Whether a message of QoS 1 or 2 for a topic has to wait, and the input of its connection behind it: a reader who
-    /// gets it has a queue that is half full. The front door looks again when [`Holding`] has let the connection go.
+    /// gets it has a queue that is half full. The front door looks again when [`Holding`] has let the connection go. A message
+    /// that is published at once (`is_whole`) need not wait where the connection's last one is long ago.
     /// `is_own` tells the connection's consumers, and `sessions` are their sessions.
     #[inline(never)]
     pub(crate) fn must_hold(
@@ -191,6 +192,7 @@ impl Context<'_> {
         topic: &str,
         is_own: impl Fn(ConsumerId) -> bool,
         sessions: impl Iterator<Item = SessionKey>,
+        is_whole: bool,
     ) -> bool {
         let Some(reader) = self.broker.holder_of(topic, is_own) else {
             return false;
@@ -200,12 +202,24 @@ impl Context<'_> {
         if budget_ms == 0 {
             return false;
         }
+        let interval_ms = self.policy.held_publisher_interval_ms;
+        let mut longest_ms = budget_ms;
+        if is_whole && interval_ms > 0 {
+            let now_ms = self.now_ms;
+            let next_ms = (self.holding).next_passage_ms(connection, interval_ms);
+            if next_ms <= now_ms {
+                (self.holding).pass(now_ms, connection, most_ms, interval_ms);
+                return false;
+            }
+            longest_ms = longest_ms.min(next_ms - now_ms);
+        }
         let sessions: Vec<SessionKey> = sessions.take(LOOKED_AT).collect();
         let Some(own) = self.broker.hold(reader, &sessions) else {
             return false;
         };
         let client = (connection, own);
-        self.holding.begin(self.now_ms, client, reader, budget_ms);
+        let times_ms = (budget_ms, longest_ms);
+        self.holding.begin(self.now_ms, client, reader, times_ms);
         true
     }
 
@@ -293,6 +307,9 @@ impl Context<'_> {
     #[inline]
     pub(crate) fn publish(&mut self, publisher: &str, publication: Publication<'_>) -> Routed {
         let now_ms = self.now_ms;
+        if self.holding.take_passage() {
+            return self.publish_at_once(publisher, publication);
+        }
         self.named(publisher, |broker| broker.publish(now_ms, publication))
     }
 
@@ -320,6 +337,14 @@ impl Context<'_> {
         parts: MessageParts<'_>,
         companions: Companions<'_>,
     ) -> Result<Routed, InvalidMessage> {
+        if self.holding.take_passage() {
+            let publication = Publication {
+                origin,
+                message: parts.to_message()?,
+                companions,
+            };
+            return Ok(self.publish_at_once(publisher, publication));
+        }
         let now_ms = self.now_ms;
         self.named(publisher, |broker| {
             broker.publish_parts(now_ms, origin, parts, companions)

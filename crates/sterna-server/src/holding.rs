@@ -4,6 +4,9 @@
 //! slowly as it may would slow down all. So each connection has a budget of time for which it waits in all. It comes
 //! back as time passes in which the client does not wait. A client that has used it up is let go, and its messages go by
 //! the rule of the queue.
+//!
+//! Who sends a message now and then does not fill a queue. So a message passes where its client has sent none for a
+//! while, beyond the queue's limit. A reader that is slow on purpose stops such clients for no time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,6 +32,8 @@ pub(crate) struct Holding {
     pub(crate) line: Line,
     /// When the budget of one is used up, or whole again.
     dues: BTreeSet<(u64, ConnectionId)>,
+    /// Whether the message that is looked at passes.
+    is_passage: bool,
     figures: Figures,
 }
 
@@ -59,6 +64,8 @@ struct Wait {
     since_ms: u64,
     /// Its budget at that time, in milliseconds.
     left_ms: u64,
+    /// When a message of it passed last, in milliseconds.
+    passed_ms: u64,
     due_ms: u64,
 }
 
@@ -100,25 +107,27 @@ impl Holding {
         }
     }
 
-    /// A client with this budget waits for a reader.
+    /// A client with this budget waits for a reader, no longer than the second time.
     pub(crate) fn begin(
         &mut self,
         now_ms: u64,
         (id, own): (ConnectionId, Vec<CrowdedReader>),
         reader: CrowdedReader,
-        budget_ms: u64,
+        (budget_ms, longest_ms): (u64, u64),
     ) {
         self.forget_due(id);
         let place = (reader, self.next_place);
         self.next_place += 1;
         self.rows.insert(place, id);
-        let due_ms = now_ms.saturating_add(budget_ms);
+        let due_ms = now_ms.saturating_add(longest_ms);
         self.dues.insert((due_ms, id));
+        let passed_ms = self.clients.get(&id).map_or(0, |wait| wait.passed_ms);
         let wait = Wait {
             place: Some(place),
             own,
             since_ms: now_ms,
             left_ms: budget_ms,
+            passed_ms,
             due_ms,
         };
         let before = self.clients.insert(id, wait);
@@ -128,6 +137,35 @@ impl Holding {
         );
         self.figures.held += 1;
         self.figures.begun += 1;
+    }
+
+    /// When the next message of a client may pass, in milliseconds.
+    pub(crate) fn next_passage_ms(&self, id: ConnectionId, interval_ms: u64) -> u64 {
+        let last = self.clients.get(&id).filter(|wait| wait.passed_ms > 0);
+        last.map_or(0, |wait| wait.passed_ms.saturating_add(interval_ms))
+    }
+
+    /// The message of a client that is looked at passes.
+    pub(crate) fn pass(&mut self, now_ms: u64, id: ConnectionId, most_ms: u64, interval_ms: u64) {
+        self.is_passage = true;
+        self.forget_due(id);
+        let due_ms = now_ms.saturating_add(interval_ms);
+        let wait = self.clients.entry(id).or_insert(Wait {
+            place: None,
+            own: Vec::new(),
+            since_ms: now_ms,
+            left_ms: most_ms,
+            passed_ms: 0,
+            due_ms,
+        });
+        wait.passed_ms = now_ms;
+        wait.due_ms = wait.due_ms.max(due_ms);
+        self.dues.insert((wait.due_ms, id));
+    }
+
+    /// Whether the message that is published now passes; no other does.
+    pub(crate) const fn take_passage(&mut self) -> bool {
+        std::mem::replace(&mut self.is_passage, false)
     }
 
     /// The client that has waited longest for a reader.

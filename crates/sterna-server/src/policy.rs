@@ -78,6 +78,8 @@ pub struct Policy {
     pub waiting_acknowledgements: usize,
     /// Time for which a publisher waits in all for readers whose queues are half full, in milliseconds.
     pub publisher_hold_ms: u64,
+    /// Time after its last message in which a held publisher may send one more, in milliseconds; 0 for none.
+    pub held_publisher_interval_ms: u64,
     /// How often lines of the log may be alike that peers cause.
     pub repeats: RepeatLimits,
     /// Durability for which deliveries at QoS 2 wait.
@@ -279,6 +281,7 @@ impl Policy {
             on_lost_right: config.authorization.on_lost_right,
             waiting_acknowledgements: config.store.maximum_waiting_acknowledgements as usize,
             publisher_hold_ms: config.broker.publisher_hold_ms,
+            held_publisher_interval_ms: config.broker.held_publisher_interval_ms,
             repeats: RepeatLimits::of(&config.log),
             exactly_once: exactly_once(config),
             queue_durability: (config.amqp.queues.iter())

@@ -111,7 +111,7 @@ impl Door {
         };
         let is_own = |consumer| self.service.is_consumer_of(consumer, id);
         let sessions = client.sources.values().map(|source| source.session);
-        let waits = cx.must_hold(id, &topic, is_own, sessions);
+        let waits = cx.must_hold(id, &topic, is_own, sessions, !transfer.more);
         client.sips.is_held = waits;
         waits
     }

@@ -33,6 +33,9 @@ settings! {
         restart reader_share_percent: u8 = 10, within 1..=100;
         /// Time for which readers hold one publisher in all. While nobody holds it, the time comes back.
         restart publisher_hold_ms: u64 = 30_000;
+        /// Time after its last message in which a held publisher may send one more all the same. So one that sends a message
+        /// now and then is not held. 0: none may.
+        restart held_publisher_interval_ms: u64 = 1_000;
         /// Bytes of QoS 0 that wait for one session. Each message counts 64 more.
         restart maximum_queued_qos0_bytes: u64 = 16 << 20;
         /// Time since its publication after which a waiting message of QoS 0 is dropped. Not for AMQP receivers, which

@@ -259,6 +259,8 @@ impl<S: Service> Door<S> {
             return;
         };
         let before_bytes = S::kept_bytes(&client) as u64;
+        // One that did not come to be published.
+        cx.holding.take_passage();
         let done = contain(|| {
             S::begin(self, cx, &mut client);
             step(self, cx, &mut client);

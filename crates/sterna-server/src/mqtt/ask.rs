@@ -104,7 +104,7 @@ impl Door {
             let topic = topic_of(client, lane, &publish);
             let own = consumer(client.id);
             let is_own = |consumer| consumer == own;
-            let waits = cx.must_hold(client.id, topic, is_own, std::iter::once(session));
+            let waits = cx.must_hold(client.id, topic, is_own, std::iter::once(session), true);
             client.sips.is_held = waits;
         }
         client.sips.is_held

@@ -305,6 +305,79 @@ fn a_reader_that_takes_little_now_and_then_holds_nobody() {
 }
 
 /// Whatever its readers do, a publisher goes on after its time. It has as much of it again when as much has passed.
+/// A reader takes just what it must, so that it holds all others for as long as it likes.
+#[test]
+fn who_sends_now_and_then_is_not_held_and_loses_nothing() {
+    for shards in [1, 2] {
+        let mut broker = broker(&everybodys(), shards);
+        let mut reader = Reader::on(&mut broker, 0, "reader", "#");
+        let mut many = Publisher::on(&mut broker, 0, "many");
+        many.wants("t", QoS::AtLeastOnce, 0..5_000);
+        many.press(&mut broker);
+        assert!(is_paused(&broker, many.peer));
+        let device = client_on(&mut broker, shards - 1, V5, "device");
+        let (mut held, mut published) = (0, 0);
+        for second in 0..20_u16 {
+            for _ in 0..10 {
+                broker.advance(100);
+                reader.acknowledge(&mut broker, 10);
+                many.press(&mut broker);
+            }
+            held += usize::from(is_paused(&broker, many.peer));
+            let mut message = publish("t", "", QoS::AtLeastOnce);
+            let text = (1_000_000 + usize::from(second)).to_string();
+            message.payload = text.as_bytes();
+            message.packet_id = PacketId::new(second + 1);
+            broker.packet(device, V5, &Packet::Publish(message));
+            let told = broker.told(device, V5);
+            assert!(
+                told.iter().any(|told| told.starts_with("PUBACK")),
+                "{second}: {told:?}"
+            );
+            assert!(!is_paused(&broker, device));
+            published += 1;
+        }
+        assert!(
+            held > 10,
+            "the reader held who sends much for {held} of 20 seconds"
+        );
+        while reader.acknowledge(&mut broker, 1_000) > 0 || !many.bytes.is_empty() {
+            many.press(&mut broker);
+        }
+        let came = reader.got.iter().filter(|number| **number >= 1_000_000);
+        assert!(came.copied().eq(1_000_000..1_000_000 + published));
+        let came = reader.got.iter().filter(|number| **number < 1_000_000);
+        assert!(came.copied().eq(0..5_000));
+    }
+}
+
+/// It sends one message in each interval beside what the reader takes.
+#[test]
+fn who_is_held_goes_on_by_one_message_now_and_then() {
+    for interval_ms in [1_000, 0] {
+        let mut config = everybodys();
+        config.broker.held_publisher_interval_ms = interval_ms;
+        let mut broker = broker(&config, 1);
+        let mut reader = Reader::on(&mut broker, 0, "reader", "t");
+        let mut many = Publisher::on(&mut broker, 0, "many");
+        many.wants("t", QoS::AtLeastOnce, 0..5_000);
+        many.press(&mut broker);
+        // It takes its share. Its queue drains once, and then not again.
+        let take = |broker: &mut Broker, reader: &mut Reader, times| {
+            for _ in 0..times {
+                broker.advance(100);
+                reader.acknowledge(broker, 6);
+            }
+        };
+        take(&mut broker, &mut reader, 15);
+        let before = broker.received_messages();
+        take(&mut broker, &mut reader, 20);
+        let passed = broker.received_messages() - before;
+        let expected = if interval_ms == 0 { 0 } else { 2 };
+        assert_eq!(passed, expected);
+    }
+}
+
 #[test]
 fn a_publisher_waits_no_longer_than_its_time() {
     let mut broker = broker(&everybodys(), 1);

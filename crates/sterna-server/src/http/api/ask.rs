@@ -117,7 +117,7 @@ impl Api {
         if !peer.sips.is_held && cx.broker.may_hold() && is_acknowledged() {
             let connection = peer.connection;
             let is_own = |consumer| self.connection_of(consumer) == Some(connection);
-            let waits = cx.must_hold(connection, topic, is_own, peer.sessions());
+            let waits = cx.must_hold(connection, topic, is_own, peer.sessions(), true);
             peer.sips.is_held = waits;
         }
         peer.sips.is_held
