@@ -8,7 +8,7 @@
 use super::Broker;
 use super::rights::GIVEN_MS;
 use crate::api::{DoorState, PublishRefusal, Routed, SessionKey, Will, WillFate};
-use crate::directory::{Admission, Claimed, Owner, Principal};
+use crate::directory::{Admission, Claimed, Owner, Principal, RetainedBy};
 use crate::losses::LossReason;
 use crate::message::Origin;
 use crate::name::SessionName;
@@ -172,16 +172,17 @@ impl<P: DoorState> Broker<P> {
                 self.count_due_will(&will, body_bytes);
                 return self.note(Ownership::PublishWill { name, will });
             }
-            self.route_will(now_ms, &will);
+            self.route_will(now_ms, slot, &will);
         }
     }
 
-    fn route_will(&mut self, now_ms: u64, will: &SessionWill) -> Routed {
+    fn route_will(&mut self, now_ms: u64, slot: u32, will: &SessionWill) -> Routed {
         let expires_at_ms = will
             .expiry_s
             .map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
         let message = will.message.republished(now_ms, expires_at_ms);
-        let routed = self.route_alone(now_ms, message, true);
+        let by = RetainedBy::Here(self.queues.sessions[slot].weight.principal);
+        let routed = self.route_alone(now_ms, message, true, by);
         self.queues.counters.wills_published += u64::from(routed.refused.is_none());
         routed
     }
@@ -195,7 +196,7 @@ impl<P: DoorState> Broker<P> {
         let Some(mut will) = self.take_will(slot) else {
             return;
         };
-        let routed = self.route_will(now_ms, &will);
+        let routed = self.route_will(now_ms, slot, &will);
         let body_bytes = will.message.body_bytes();
         if routed.refused == Some(PublishRefusal::StoreFull)
             && self.add_will_again(slot, body_bytes)

@@ -201,7 +201,8 @@ impl Door {
         let ended: Vec<_> = ended.collect();
         let posted = std::mem::take(&mut transaction.posted);
         let count = posted.len();
-        let routed = cx.publish_together(&client.container, posted, &ended);
+        let publisher = cx.publisher(client.id, client.user());
+        let routed = cx.publish_together((&client.container, publisher), posted, &ended);
         if let Some(why) = routed.refused {
             cx.meters.drops.count_refused(Protocol::Amqp, why, count);
             Self::roll_back(cx, client, transaction, broker::Outcome::Released);

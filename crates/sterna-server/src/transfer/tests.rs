@@ -342,8 +342,7 @@ fn what_a_cluster_does_not_keep_is_counted_and_named() {
     ] {
         records.insert(key_of_node(key), value.into());
     }
-    let mut state = Vec::new();
-    message("$SYS/x", Qos::AtMostOnce, true, 3).encode(&mut state);
+    let state = retained_record(&message("$SYS/x", Qos::AtMostOnce, true, 3));
     records.insert(key_of_retained("$SYS/x"), state.into());
     records.insert(
         key_of_door(&SessionName::new(None, "x"), b"k"),
