@@ -441,3 +441,22 @@ fn is_same(one: &Message, other: &Message) -> bool {
         && one.payload() == other.payload()
         && one.properties() == other.properties()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_takes_no_more_memory_in_a_retained_message() {
+        assert_eq!(size_of::<Kept>(), 24);
+    }
+
+    #[test]
+    fn parts_of_limits_do_not_overflow() {
+        assert_eq!(part_of(usize::MAX, 100), usize::MAX);
+        assert_eq!(
+            (part_of(1, 85), part_of(0, 85), part_of(200, 85)),
+            (0, 0, 170)
+        );
+    }
+}
