@@ -16,7 +16,7 @@ pub(super) struct Beside {
     pub(super) name: Option<Name>,
     /// Changes of records that are appended with the message, or not at all.
     pub(super) changes: Vec<Change>,
-    /// Who holds the message if it is retained.
+    /// The holder of the message if it is retained.
     pub(super) by: RetainedBy,
 }
 

@@ -98,7 +98,7 @@ impl<P: DoorState> Broker<P> {
         }
         let directory = is_to_retain(message).then(|| Arc::clone(&self.directory));
         let publisher = publication.publisher;
-        let entered = (directory.as_ref()).and_then(|directory| enter(directory, publisher));
+        let entered = (directory.as_deref().zip(publisher)).map(|(all, who)| enter(all, who));
         if directory.is_some() {
             beside.by = RetainedBy::Here(match &entered {
                 Some(entered) => entered.principal,
@@ -166,7 +166,8 @@ impl<P: DoorState> Broker<P> {
     ) -> Routed {
         let directory = Arc::clone(&self.directory);
         let is_to_retain = messages.iter().any(is_to_retain);
-        let entered = enter(&directory, publisher.filter(|_| is_to_retain));
+        let publisher = publisher.filter(|_| is_to_retain);
+        let entered = publisher.map(|publisher| enter(&directory, publisher));
         let principal = entered.as_ref().map(|entered| entered.principal);
         let by = RetainedBy::Here(principal.unwrap_or(Principal::BROKER));
         let changes = records.iter();
@@ -680,8 +681,8 @@ fn is_to_retain(message: &Message) -> bool {
 }
 
 /// Enters a publisher for as long as it publishes.
-fn enter<'a>(directory: &'a Directory, publisher: Option<Publisher<'_>>) -> Option<Entered<'a>> {
-    publisher.map(|client| (directory.principals()).enter_briefly(client.user, client.address))
+fn enter<'a>(directory: &'a Directory, publisher: Publisher<'_>) -> Entered<'a> {
+    (directory.principals()).enter_briefly(publisher.user, publisher.address)
 }
 
 /// Reserves room for a message in all of the kept queues, or in none.

@@ -21,7 +21,7 @@ pub(crate) struct Kept {
     length: u64,
     /// Tells messages of one expiry time apart.
     serial: u32,
-    /// Who holds it.
+    /// The principal that holds it.
     holder: Principal,
 }
 
@@ -33,7 +33,7 @@ impl Kept {
     }
 }
 
-/// Whose a message is that is to be retained.
+/// The publisher of a message that is to be retained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RetainedBy {
     /// A principal that has entered, of this node.
@@ -58,7 +58,7 @@ impl Default for RetainedBy {
     }
 }
 
-/// What a principal holds of retained messages.
+/// The part of the retained messages that one principal holds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Holding {
     bytes: u64,
@@ -79,7 +79,7 @@ pub(crate) struct Retained {
     /// Those that expire: when, and their serial number; the topic is the message's.
     expiries: BTreeMap<(u64, u32), Arc<Message>>,
     next_serial: u32,
-    /// What each principal holds, by number.
+    /// The part that each principal holds, by number.
     holdings: Vec<Holding>,
     /// Principals that have begun or ceased to hold something.
     changed: Vec<Principal>,
@@ -142,7 +142,7 @@ impl Retained {
             // A node's own message comes by again.
             RetainedBy::Peer => old
                 .filter(|kept| is_same(&kept.message, message))
-                .map_or(by.principal(), |kept| kept.holder),
+                .map_or(Principal::OTHERS, |kept| kept.holder),
             RetainedBy::Here(principal) => principal,
         };
         let count = self.topics.len() + usize::from(old_bytes.is_none());
@@ -232,8 +232,8 @@ impl Retained {
         &mut self.holdings[number]
     }
 
-    /// Whether a principal holds at least half of what the heaviest held when that was looked for. The broker itself is
-    /// never heavy.
+    /// Whether a principal holds something, and at least half of what the heaviest held when that was looked for. The broker
+    /// itself is never heavy.
     fn is_heavy(&mut self, principal: Principal) -> bool {
         if principal == Principal::BROKER {
             return false;
@@ -243,7 +243,8 @@ impl Retained {
             self.heaviest_bytes = all.map(|holding| holding.bytes).max().unwrap_or(0);
         }
         self.hits = self.hits.wrapping_add(1);
-        self.heaviest_bytes > 0 && self.holding(principal).bytes >= self.heaviest_bytes / 2
+        let bytes = self.holding(principal).bytes;
+        bytes > 0 && bytes >= self.heaviest_bytes / 2
     }
 
     /// Has principals enter that have begun to hold something, and leave that hold nothing any more. To be called after
