@@ -4,8 +4,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use sterna_broker::{
     Broker, Close, ConsumerId, Directory, Limits, Message, MessageHeader, OpenSession, Opened,
-    Outcome, Publication, Qos, ReadRequest, SessionKey, SessionName, ShardId, Store as _,
-    SubscribeOptions, Will, WillFate, key_of_node,
+    Outcome, Publication, Publisher, Qos, ReadRequest, SessionKey, SessionName, ShardId,
+    Store as _, SubscribeOptions, Will, WillFate, key_of_node,
 };
 use sterna_store::MemoryStore;
 
@@ -144,7 +144,12 @@ impl World {
             } => {
                 let qos = Qos::from_u8(qos).expect("a quality of service");
                 let message = message(TOPICS[topic], qos, retain, bytes);
-                broker.publish(NOW_MS, Publication::new(None, message));
+                // A cluster does not keep whose a retained message is.
+                let publication = Publication {
+                    publisher: Some(Publisher::default()),
+                    ..Publication::new(None, message)
+                };
+                broker.publish(NOW_MS, publication);
             }
             Step::Receive { client, settles } => {
                 if let Some(session) = self.sessions[client]
