@@ -1,5 +1,6 @@
 //! The types that a front door and the broker exchange.
 
+use core::net::IpAddr;
 use std::fmt;
 use std::sync::Arc;
 
@@ -301,8 +302,10 @@ impl std::error::Error for SubscribeError {}
 /// A message to route.
 #[derive(Debug)]
 pub struct Publication<'a> {
-    /// The session that published it; `None` for the broker itself.
+    /// The session that published it; `None` for the broker itself, and for a [`publisher`](Self::publisher) without one.
     pub origin: Option<SessionKey>,
+    /// The client that published it, where it has no session for that.
+    pub publisher: Option<Publisher<'a>>,
     /// The message.
     pub message: Message,
     /// Its record and name, which are kept together with it.
@@ -315,10 +318,21 @@ impl Publication<'_> {
     pub fn new(origin: Option<SessionKey>, message: Message) -> Self {
         Self {
             origin,
+            publisher: None,
             message,
             companions: Companions::default(),
         }
     }
+}
+
+/// A client that publishes without a session: who is charged with what is retained of it
+/// ([`Principals`](crate::Principals)).
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Publisher<'a> {
+    /// Its user.
+    pub user: Option<&'a str>,
+    /// Its address.
+    pub address: Option<IpAddr>,
 }
 
 /// A record and a name that are kept together with a message, or not at all. Where the message is not appended, nothing is

@@ -104,6 +104,11 @@ impl<T> LevelTree<T> {
         self.values
     }
 
+    /// All values, in no particular order.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.nodes.iter().filter_map(|node| node.value.as_ref())
+    }
+
     fn node_count(&self) -> usize {
         self.nodes.len() - self.free_nodes.len()
     }

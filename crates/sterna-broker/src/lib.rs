@@ -138,9 +138,9 @@ mod window;
 pub use api::{
     Close, CompanionRecord, Companions, ConsumerId, Delivery, DoorState, Event, EvictReason,
     MessageName, NEVER_EXPIRES_S, OpenError, OpenSession, Opened, Outcome, Publication,
-    PublishRefusal, QueueState, RetainHandling, Retention, Routed, Selector, SessionInfo,
-    SessionKey, ShardId, SubscribeError, SubscribeOptions, Subscribed, Unacknowledged, Will,
-    WillFate,
+    PublishRefusal, Publisher, QueueState, RetainHandling, Retention, Routed, Selector,
+    SessionInfo, SessionKey, ShardId, SubscribeError, SubscribeOptions, Subscribed, Unacknowledged,
+    Will, WillFate,
 };
 pub use attempts::HoldBack;
 pub use broker::{
@@ -173,8 +173,8 @@ pub use pressure::Pressure;
 pub use queue_rules::{DEFAULT_PRIORITY, DeadLetter, DeathCause, MessageReader, QueueRules};
 pub use records::{
     CarriedSession, RecordOf, Records, anchor_records, group_named, is_of_node, key_of_door,
-    key_of_node, key_of_retained, key_of_shared, name_of, record_of, retained_message, settle,
-    shared_of,
+    key_of_node, key_of_retained, key_of_shared, name_of, record_of, retained_message,
+    retained_record, settle, shared_of,
 };
 pub use rights::{Endpoint, Holder, Permit, QUEUE_TOPICS, Right, Rights};
 pub use store::{

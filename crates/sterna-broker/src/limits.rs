@@ -90,6 +90,9 @@ pub struct Limits {
     pub retained_messages: usize,
     /// Bytes of retained messages: of their bodies, of long topics, and [`RETAINED_MESSAGE_BYTES`] for each.
     pub retained_bytes: usize,
+    /// The part of these two limits above which no principal has a new retained message that holds at least half of the bytes
+    /// that the heaviest holds, in percent. The rest is for all others.
+    pub retained_heavy_percent: usize,
     /// Retained messages waiting in one session's queue because subscriptions asked for them.
     pub retained_deliveries: usize,
     /// Bytes of the bodies of all wills, of connections that are open or whose will is delayed.
@@ -153,6 +156,7 @@ impl Default for Limits {
             group_linger_ms: 5_000,
             retained_messages: 1_000_000,
             retained_bytes: 1 << 30,
+            retained_heavy_percent: 85,
             retained_deliveries: 100_000,
             will_bytes: 256 << 20,
             principals: 1_000,

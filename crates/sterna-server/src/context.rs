@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use sterna_broker::{
     Broker, CompanionRecord, Companions, ConsumerId, CrowdedReader, InvalidMessage, Message,
-    MessageParts, OpenError, OpenSession, Opened, Publication, PublishRefusal, Routed, SessionKey,
+    MessageParts, OpenError, OpenSession, Opened, Publication, PublishRefusal, Publisher, Routed,
+    SessionKey,
 };
 use sterna_cluster::Fence;
 use sterna_net::{ConnectionId, ConnectionInfo, Network, TransportKind};
@@ -303,6 +304,16 @@ impl Context<'_> {
         self.broker.open_from(self.now_ms, address, request)
     }
 
+    /// The client of a connection, as the broker is to know it where it publishes without a session.
+    pub(crate) fn publisher<'u>(
+        &self,
+        connection: ConnectionId,
+        user: Option<&'u str>,
+    ) -> Publisher<'u> {
+        let address = self.address(connection);
+        Publisher { user, address }
+    }
+
     /// Publishes a message of a client or operator; traces call it `publisher`.
     #[inline]
     pub(crate) fn publish(&mut self, publisher: &str, publication: Publication<'_>) -> Routed {
@@ -339,9 +350,8 @@ impl Context<'_> {
     ) -> Result<Routed, InvalidMessage> {
         if self.holding.take_passage() {
             let publication = Publication {
-                origin,
-                message: parts.to_message()?,
                 companions,
+                ..Publication::new(origin, parts.to_message()?)
             };
             return Ok(self.publish_at_once(publisher, publication));
         }
@@ -351,16 +361,16 @@ impl Context<'_> {
         })
     }
 
-    /// Publishes messages together with records, or none of them; see [`publish`](Self::publish).
+    /// Publishes messages of a client together with records, or none of them; see [`publish`](Self::publish).
     pub(crate) fn publish_together(
         &mut self,
-        publisher: &str,
+        (publisher, client): (&str, Publisher<'_>),
         messages: Vec<Message>,
         records: &[CompanionRecord<'_>],
     ) -> Routed {
         let now_ms = self.now_ms;
         self.named(publisher, |broker| {
-            broker.publish_together(now_ms, messages, records)
+            broker.publish_together(now_ms, Some(client), messages, records)
         })
     }
 

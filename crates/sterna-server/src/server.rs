@@ -689,6 +689,7 @@ fn broker_limits(config: &Config, ceiling_bytes: Option<u64>) -> Limits {
         retained_deliveries: broker.maximum_retained_deliveries as usize,
         retained_messages: broker.maximum_retained_messages as usize,
         retained_bytes: memory::retained_bytes(broker, ceiling_bytes) as usize,
+        retained_heavy_percent: usize::from(broker.retained_heavy_percent),
         cursor_interval_ms: config.store.cursor_interval_ms,
         survey_interval_ms: config.store.survey_interval_ms,
         read_ahead_messages: config.store.read_ahead_messages as usize,

@@ -10,7 +10,8 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use sterna_broker::{
     CarriedSession, Message, RecordOf, Records, SessionName, anchor_records, group_named,
-    key_of_door, key_of_retained, key_of_shared, record_of, retained_message, shared_of,
+    key_of_door, key_of_retained, key_of_shared, record_of, retained_message, retained_record,
+    shared_of,
 };
 use sterna_cluster::{Content, Plan, Transfer, owners::Key, requests::key_of as key_of_request};
 use sterna_store::inspect::{Item, LineReader, LineWriter};
@@ -154,8 +155,7 @@ fn records_of(content: &mut Content, done: &mut Transferred) -> Records {
         all.insert(key_of_shared(&key), value);
     }
     for message in &content.retained {
-        let mut value = Vec::new();
-        message.encode(&mut value);
+        let value = retained_record(message);
         all.insert(key_of_retained(message.topic()), value.into());
         done.retained += 1;
     }

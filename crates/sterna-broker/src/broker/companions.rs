@@ -2,6 +2,7 @@
 
 use super::Broker;
 use crate::api::{CompanionRecord, Companions, DoorState, MessageName, Outcome, SessionKey};
+use crate::directory::RetainedBy;
 use crate::peers::{Once, Settles};
 use crate::records::{self, Kind, split_key};
 use crate::store::Change;
@@ -15,6 +16,8 @@ pub(super) struct Beside {
     pub(super) name: Option<Name>,
     /// Changes of records that are appended with the message, or not at all.
     pub(super) changes: Vec<Change>,
+    /// The holder of the message if it is retained.
+    pub(super) by: RetainedBy,
 }
 
 impl Beside {

@@ -9,6 +9,7 @@ use crate::api::{
     DoorState, PublishRefusal, Routed, SessionKey, SubscribeError, SubscribeOptions, Subscribed,
 };
 use crate::attempts::{Attempts, Comeback, Refusals};
+use crate::directory::RetainedBy;
 use crate::far_group::root_name;
 use crate::losses::LossReason;
 use crate::mail::{Letter, Returned};
@@ -124,7 +125,7 @@ impl<P: DoorState> Broker<P> {
     /// dies between the two, the next one does it again by the same name.
     fn route_dead_letter(&mut self, now_ms: u64, letter: Message, dead: &Dead) -> Routed {
         if !self.is_in_cluster() {
-            return self.route_alone(now_ms, letter, false);
+            return self.route_alone(now_ms, letter, false, RetainedBy::default());
         }
         if !self.takes_moved(now_ms, &letter) {
             return Routed {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::Broker;
 use crate::api::{DoorState, EvictReason, SessionInfo};
 use crate::choice::Pick;
+use crate::directory::RetainedBy;
 use crate::far_group::Root;
 use crate::filter::Filter;
 use crate::group::Group;
@@ -437,7 +438,8 @@ impl<P: DoorState> Broker<P> {
                 break;
             };
             let anew = make(&message).filter(|message| self.takes_moved(now_ms, message));
-            let routed = anew.map(|message| self.route_alone(now_ms, message, false));
+            let routed =
+                anew.map(|message| self.route_alone(now_ms, message, false, RetainedBy::default()));
             is_refused = !routed.is_some_and(|routed| !routed.is_refused() && routed.matched > 0);
             if is_refused || self.queues.remove_from_group(id, node).is_none() {
                 break;

@@ -554,12 +554,14 @@ impl<P: DoorState> Broker<P> {
 
     // For administrators.
 
-    /// Looks at every queue, ledger, sum and timer of the shard; for tests, after each of their steps.
+    /// Looks at every queue, ledger, sum and timer of the shard, and at the sums of retained messages; for tests, after each
+    /// of their steps.
     ///
     /// # Panics
     /// Where something does not agree with what it stands for.
     pub fn check(&self) {
         self.queues.check();
+        self.directory.check_retained();
     }
 
     /// Sets the watcher of messages that a queue of this shard loses.

@@ -6,7 +6,7 @@ use super::Broker;
 use super::branches::RootTold;
 use super::takeover::Arrival;
 use crate::api::{DoorState, Event, EvictReason, SessionKey};
-use crate::directory::{Admission, Principal};
+use crate::directory::{Admission, Principal, RetainedBy};
 use crate::far_group::group_of_root;
 use crate::losses::LossReason;
 use crate::mail::Letter;
@@ -361,7 +361,11 @@ impl<P: DoorState> Broker<P> {
         let expires_at_ms = expiry_s.map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
         self.queues.counters.wills_published += 1;
         let message = message.republished(now_ms, expires_at_ms);
-        self.route_alone(now_ms, message, true);
+        let directory = Arc::clone(&self.directory);
+        let principals = directory.principals();
+        let entered = principals.enter_briefly(testator.and_then(SessionName::user), None);
+        let by = RetainedBy::Here(entered.principal);
+        self.route_alone(now_ms, message, true, by);
         self.finish(now_ms);
         true
     }

@@ -32,6 +32,7 @@ impl<P: DoorState> Broker<P> {
                 Ok(message) => {
                     let publication = Publication {
                         origin,
+                        publisher: None,
                         message,
                         companions,
                     };

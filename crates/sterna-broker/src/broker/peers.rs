@@ -6,7 +6,7 @@ use super::Broker;
 use super::companions::Beside;
 use super::publish::Routing;
 use crate::api::{DoorState, Retention, Routed};
-use crate::directory::Admission;
+use crate::directory::{Admission, RetainedBy};
 use crate::encoded::{Outbound, parts_of};
 use crate::message::{InvalidMessage, Message, MessageHeader, Qos};
 use crate::peer_gate::PeerGate;
@@ -121,7 +121,7 @@ impl<P: DoorState> Broker<P> {
         self.set_from_peer(true);
         match what {
             FromPeer::Publish => {
-                self.route_alone(now_ms, message, false);
+                self.route_alone(now_ms, message, false, RetainedBy::Peer);
             }
             FromPeer::Deliver => {
                 self.catch_up();
@@ -129,7 +129,8 @@ impl<P: DoorState> Broker<P> {
                 self.spread(now_ms, message, Routing::PLAIN);
             }
             FromPeer::Retain => {
-                (self.directory).retain(&Arc::new(message), Admission::Limited);
+                let message = Arc::new(message);
+                (self.directory).retain(&message, RetainedBy::Peer, Admission::Limited);
             }
         }
         self.set_from_peer(false);
@@ -191,7 +192,8 @@ impl<P: DoorState> Broker<P> {
         let (once, settles) = self.take_name(now_ms, beside).unzip();
         let destination = Destination::Log { once, following: 0 };
         let settles = settles.flatten();
-        self.put_into_log(now_ms, message, destination, settles, &mut beside.changes)
+        let kept = (beside.by, &mut beside.changes);
+        self.put_into_log(now_ms, message, destination, settles, kept)
     }
 
     /// Whether messages that are published together can be one entry of the cluster's log, whichever nodes want
@@ -213,6 +215,7 @@ impl<P: DoorState> Broker<P> {
         &mut self,
         now_ms: u64,
         messages: Vec<Message>,
+        by: RetainedBy,
         companions: &mut Vec<Change>,
     ) -> Routed {
         let mut sum = Routed::default();
@@ -221,7 +224,7 @@ impl<P: DoorState> Broker<P> {
             following -= 1;
             let once = None;
             let destination = Destination::Log { once, following };
-            let routed = self.put_into_log(now_ms, message, destination, None, companions);
+            let routed = self.put_into_log(now_ms, message, destination, None, (by, companions));
             sum.matched += routed.matched;
             sum.retention = routed.retention;
         }
@@ -234,11 +237,11 @@ impl<P: DoorState> Broker<P> {
         message: Message,
         destination: Destination,
         settles: Option<Settles>,
-        companions: &mut Vec<Change>,
+        (by, companions): (RetainedBy, &mut Vec<Change>),
     ) -> Routed {
         let message = self.prepared(now_ms, message);
         let retention = if message.retain() {
-            self.directory.retain(&message, Admission::Limited).0
+            self.directory.retain(&message, by, Admission::Limited).0
         } else {
             Retention::NotAsked
         };

@@ -5,15 +5,18 @@ use std::sync::Arc;
 
 use super::Broker;
 use super::companions::Beside;
-use crate::api::{CompanionRecord, DoorState, Publication, PublishRefusal, Retention, Routed};
-use crate::directory::Appends;
+use crate::api::{
+    CompanionRecord, DoorState, Publication, PublishRefusal, Publisher, Retention, Routed,
+    SessionKey,
+};
+use crate::directory::{Appends, Directory, Entered, Principal, RetainedBy};
 use crate::fill::Fill;
 use crate::filter::is_of_broker;
 use crate::index::Answer;
 use crate::message::Message;
 use crate::peers::retained_to;
 use crate::queues::Queues;
-use crate::records::{self, Kind};
+use crate::records::{self, Kind, RetainedOwner, encode_retained};
 use crate::route::Parcel;
 use crate::store::{Change, Full};
 use crate::watch::Step;
@@ -93,6 +96,15 @@ impl<P: DoorState> Broker<P> {
         if let Some(session) = session.and_then(|key| self.queues.attended(key)) {
             message.set_origin(session.origin);
         }
+        let directory = is_to_retain(message).then(|| Arc::clone(&self.directory));
+        let publisher = publication.publisher;
+        let entered = (directory.as_deref().zip(publisher)).map(|(all, who)| enter(all, who));
+        if directory.is_some() {
+            beside.by = RetainedBy::Here(match &entered {
+                Some(entered) => entered.principal,
+                None => self.principal_of(session),
+            });
+        }
         self.queues.counters.received_messages += 1;
         self.queues.counters.received_bytes += message.payload().len() as u64;
         let before = self.appends();
@@ -102,6 +114,14 @@ impl<P: DoorState> Broker<P> {
             None => self.route(now_ms, publication.message, is_at_once, &mut beside),
         };
         self.published(now_ms, before, routed)
+    }
+
+    /// The principal of a session that publishes, or of the broker itself.
+    fn principal_of(&self, session: Option<SessionKey>) -> Principal {
+        session.map_or(Principal::BROKER, |key| {
+            let session = self.queues.attended(key);
+            session.map_or(Principal::OTHERS, |session| session.weight.principal)
+        })
     }
 
     /// Ends a publication. `before` is the number of appends before it.
@@ -134,15 +154,22 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// Routes several messages, which are kept as a whole, together with these records. It routes none of them ([`Routed::refused`]) if a kept
+    /// Routes several messages of a client, which are kept as a whole, together with these records. It routes none of them ([`Routed::refused`]) if a kept
     /// queue has no room for its part, or the store has none. A message whose topic is not a topic name, or that
     /// cannot be retained, counts as routed. [`Routed::matched`] is the sum.
     pub fn publish_together(
         &mut self,
         now_ms: u64,
+        publisher: Option<Publisher<'_>>,
         messages: Vec<Message>,
         records: &[CompanionRecord<'_>],
     ) -> Routed {
+        let directory = Arc::clone(&self.directory);
+        let is_to_retain = messages.iter().any(is_to_retain);
+        let publisher = publisher.filter(|_| is_to_retain);
+        let entered = publisher.map(|publisher| enter(&directory, publisher));
+        let principal = entered.as_ref().map(|entered| entered.principal);
+        let by = RetainedBy::Here(principal.unwrap_or(Principal::BROKER));
         let changes = records.iter();
         let changes = changes.filter_map(|record| self.companion_change(*record));
         let mut companions: Vec<Change> = changes.collect();
@@ -170,7 +197,7 @@ impl<P: DoorState> Broker<P> {
         {
             self.refuse_all(&messages, PublishRefusal::StoreFull)
         } else {
-            self.route_together(now_ms, messages, &mut companions)
+            self.route_together(now_ms, messages, by, &mut companions)
         };
         if routed.refused.is_none() && !companions.is_empty() {
             // No message was appended; what is kept with them is kept as a whole, too.
@@ -184,16 +211,17 @@ impl<P: DoorState> Broker<P> {
         &mut self,
         now_ms: u64,
         messages: Vec<Message>,
+        by: RetainedBy,
         companions: &mut Vec<Change>,
     ) -> Routed {
         if self.are_for_peers_log(&messages) {
-            return self.send_to_log_together(now_ms, messages, companions);
+            return self.send_to_log_together(now_ms, messages, by, companions);
         }
         if self.peers.is_some() {
             // Nothing is reserved here, and there is no frame that has them all.
             let mut sum = Routed::default();
             for message in messages {
-                let routed = self.route_alone(now_ms, message, true);
+                let routed = self.route_alone(now_ms, message, true, by);
                 sum.matched += routed.matched;
             }
             return sum;
@@ -216,7 +244,7 @@ impl<P: DoorState> Broker<P> {
                 reserved,
             });
         }
-        self.route_parts(now_ms, parts, true, companions)
+        self.route_parts(now_ms, parts, true, (by, companions))
     }
 
     /// The retained message of exactly this topic, unless it has expired.
@@ -277,11 +305,16 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// The record of a topic's retained message as it is now.
-    fn retained_change(&self, retention: Retention, message: &Message) -> Option<Change> {
+    fn retained_change(
+        &self,
+        retention: Retention,
+        message: &Message,
+        by: RetainedBy,
+    ) -> Option<Change> {
         match retention {
             Retention::Stored if self.keeps_retained(message.topic()) => {
-                let mut value = Vec::new();
-                message.encode(&mut value);
+                let owner = RetainedOwner::of(self.directory.principals(), by.principal());
+                let value = encode_retained(&owner, message);
                 Some(records::put(Kind::Retained, message.topic(), &[], value))
             }
             Retention::Cleared => self.forgotten(message.topic()),
@@ -289,14 +322,20 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
-    /// Routes a message that nothing is kept with. `is_at_once` says whether its publisher cannot wait for a reader.
+    /// Routes a message that nothing is kept with. `is_at_once` says whether its publisher cannot wait for a reader, and `by`
+    /// whose it is if it is retained.
     pub(super) fn route_alone(
         &mut self,
         now_ms: u64,
         message: Message,
         is_at_once: bool,
+        by: RetainedBy,
     ) -> Routed {
-        self.route(now_ms, message, is_at_once, &mut Beside::default())
+        let mut beside = Beside {
+            by,
+            ..Beside::default()
+        };
+        self.route(now_ms, message, is_at_once, &mut beside)
     }
 
     /// Routes a message. `is_at_once` says whether its publisher cannot wait for a reader.
@@ -338,7 +377,7 @@ impl<P: DoorState> Broker<P> {
             return self.route_logged(now_ms, message, &reserved, is_at_once, companions);
         }
         let parts = vec![Part { message, reserved }];
-        self.route_parts(now_ms, parts, is_at_once, &mut beside.changes)
+        self.route_parts(now_ms, parts, is_at_once, (beside.by, &mut beside.changes))
     }
 
     /// Whether there is a log for what readers want there.
@@ -410,7 +449,7 @@ impl<P: DoorState> Broker<P> {
         now_ms: u64,
         parts: Vec<Part>,
         is_at_once: bool,
-        companions: &mut Vec<Change>,
+        (by, companions): (RetainedBy, &mut Vec<Change>),
     ) -> Routed {
         let directory = Arc::clone(&self.directory);
         // Which routes a message goes by, and whether a subscriber finds it retained, is decided at one moment. Routes
@@ -442,9 +481,9 @@ impl<P: DoorState> Broker<P> {
         let kept = if is_full {
             Err(Full)
         } else {
-            directory.retain_together(&retained, |retentions| {
+            directory.retain_together(&retained, by, |retentions| {
                 for (message, retention) in retained.iter().zip(retentions) {
-                    companions.extend(self.retained_change(*retention, message));
+                    companions.extend(self.retained_change(*retention, message, by));
                 }
                 // Also where it changes nothing: a repetition after a crash would change what was retained behind it.
                 let is_kept = !logged.is_empty() || !companions.is_empty();
@@ -636,6 +675,16 @@ impl<P: DoorState> Broker<P> {
         }
         routed
     }
+}
+
+/// Whether a message becomes a retained one.
+fn is_to_retain(message: &Message) -> bool {
+    message.retain() && !message.payload().is_empty()
+}
+
+/// Enters a publisher for as long as it publishes.
+fn enter<'a>(directory: &'a Directory, publisher: Publisher<'_>) -> Entered<'a> {
+    (directory.principals()).enter_briefly(publisher.user, publisher.address)
 }
 
 /// Reserves room for a message in all of the kept queues, or in none.

@@ -12,7 +12,7 @@ use crate::account::Account;
 use crate::api::{DoorState, NEVER_EXPIRES_S};
 use crate::attempts::Failures;
 use crate::cursor::{Cursor, Past, Reader};
-use crate::directory::{Admission, Claimed, Owner, Principal};
+use crate::directory::{Admission, Claimed, Owner, Principal, RetainedBy};
 use crate::far_group::group_of_root;
 use crate::filter::Filter;
 use crate::group_reader::{GroupReader, GroupRecord};
@@ -23,8 +23,8 @@ use crate::nodes::{Entry, List, NIL, Phase};
 use crate::owned::Ownership;
 use crate::queues::Queues;
 use crate::records::{
-    self, HIGHEST_PLACE, JudgedRecord, Kind, OwnedRecord, SessionRecord, SubscriptionRecord,
-    split_key,
+    self, HIGHEST_PLACE, JudgedRecord, Kind, OwnedRecord, RetainedOwner, SessionRecord,
+    SubscriptionRecord, decode_retained, split_key,
 };
 use crate::route::{Context, topics_of_shared};
 use crate::session::{BrokerSession, NEVER_MS, State, Subscription};
@@ -82,7 +82,7 @@ struct Loaded {
     groups: BTreeMap<Box<str>, GroupRecord>,
     /// Messages of groups that are sessions' alone.
     owned: Vec<(Box<str>, u64)>,
-    retained: Vec<Message>,
+    retained: Vec<(RetainedOwner, Message)>,
     judged: Option<JudgedRecord>,
     /// Wills that were due.
     postponed_wills: Vec<(WillKey, WillRecord)>,
@@ -104,7 +104,9 @@ impl Loaded {
                 let record = (rest.into(), value.into());
                 self.restored.node_records.push(record);
             }
-            Kind::Retained if share.holds_retained() => self.retained.push(message(value)?),
+            Kind::Retained if share.holds_retained() => {
+                self.retained.push(decode_retained(value)?);
+            }
             Kind::Group if share.holds(name) => {
                 self.groups.insert(name.into(), GroupRecord::decode(value)?);
             }
@@ -235,10 +237,13 @@ impl<P: DoorState> Broker<P> {
         self.queues.marks.fill(end);
         let interval_ms = self.queues.limits.survey_interval_ms;
         self.surveys.begin_after(now_ms, interval_ms);
-        for mut message in loaded.retained {
+        let directory = Arc::clone(&self.directory);
+        for (owner, mut message) in loaded.retained {
             message.charge(&self.gauge);
             message.date_anew(&eras, now_ms);
-            (self.directory).retain(&Arc::new(message), Admission::Restored);
+            let entered = owner.enter(directory.principals());
+            let by = RetainedBy::Here(entered.principal);
+            directory.retain(&Arc::new(message), by, Admission::Restored);
         }
         self.queues.eras = eras;
         for (group, position) in loaded.owned {

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use super::Broker;
 use super::rights::GIVEN_MS;
 use crate::api::{DoorState, PublishRefusal, Routed, SessionKey, Will, WillFate};
-use crate::directory::{Admission, Claimed, Owner, Principal};
+use crate::directory::{Admission, Claimed, Owner, Principal, RetainedBy};
 use crate::losses::LossReason;
 use crate::message::Origin;
 use crate::name::SessionName;
@@ -37,6 +37,8 @@ pub(super) type WillKey = (Box<str>, Box<[u8]>);
 #[derive(Debug)]
 struct PostponedWill {
     will: Box<SessionWill>,
+    /// Whose it is; it has entered once more.
+    principal: Principal,
     /// The key of its record, where it is kept.
     record: Option<WillKey>,
 }
@@ -207,7 +209,8 @@ impl<P: DoorState> Broker<P> {
             if self.must_postpone(&will) {
                 return self.postpone_will(now_ms, slot, will);
             }
-            self.route_will(now_ms, &will);
+            let principal = self.queues.sessions[slot].weight.principal;
+            self.route_will(now_ms, principal, &will);
         }
     }
 
@@ -231,7 +234,13 @@ impl<P: DoorState> Broker<P> {
             let value = will.record(Wait::Lost(now_ms));
             (self.queues.changes).push(records::put(Kind::Will, name, rest, value));
         }
-        (self.postponed_wills.wills).push_back(PostponedWill { will, record });
+        let principal = self.queues.sessions[slot].weight.principal;
+        self.directory.principals().enter_again(principal);
+        (self.postponed_wills.wills).push_back(PostponedWill {
+            will,
+            principal,
+            record,
+        });
     }
 
     /// Publishes wills that have waited for this turn: one, and more while they make no more than half of its copies.
@@ -240,14 +249,19 @@ impl<P: DoorState> Broker<P> {
             return;
         }
         while let Some(postponed) = self.postponed_wills.wills.pop_front() {
-            let PostponedWill { will, record } = &postponed;
-            let routed = self.route_will(now_ms, will);
+            let PostponedWill {
+                will,
+                principal,
+                record,
+            } = &postponed;
+            let routed = self.route_will(now_ms, *principal, will);
             if routed.refused == Some(PublishRefusal::StoreFull) {
                 self.postponed_wills.wills.push_front(postponed);
                 self.postponed_wills.not_before_ms = now_ms + REFUSED_PAUSE_MS;
                 break;
             }
             self.directory.remove_will(will.message.body_bytes());
+            self.directory.principals().leave(*principal);
             if let Some((name, rest)) = record {
                 (self.queues.changes).push(records::remove(Kind::Will, name, rest));
             }
@@ -271,16 +285,20 @@ impl<P: DoorState> Broker<P> {
             is_unproved: false,
             is_orphaned: false,
         });
-        let record = Some(key);
-        (self.postponed_wills.wills).push_back(PostponedWill { will, record });
+        (self.postponed_wills.wills).push_back(PostponedWill {
+            will,
+            principal: Principal::OTHERS,
+            record: Some(key),
+        });
     }
 
-    fn route_will(&mut self, now_ms: u64, will: &SessionWill) -> Routed {
+    fn route_will(&mut self, now_ms: u64, principal: Principal, will: &SessionWill) -> Routed {
         let expires_at_ms = will
             .expiry_s
             .map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
         let message = will.message.republished(now_ms, expires_at_ms);
-        let routed = self.route_alone(now_ms, message, true);
+        let by = RetainedBy::Here(principal);
+        let routed = self.route_alone(now_ms, message, true, by);
         self.queues.counters.wills_published += u64::from(routed.refused.is_none());
         routed
     }
@@ -297,7 +315,8 @@ impl<P: DoorState> Broker<P> {
         if self.must_postpone(&will) {
             return self.postpone_will(now_ms, slot, will);
         }
-        let routed = self.route_will(now_ms, &will);
+        let principal = self.queues.sessions[slot].weight.principal;
+        let routed = self.route_will(now_ms, principal, &will);
         let body_bytes = will.message.body_bytes();
         if routed.refused == Some(PublishRefusal::StoreFull)
             && self.add_will_again(slot, body_bytes)

@@ -18,10 +18,12 @@ pub(crate) use appends::Appends;
 use full_queues::FullQueues;
 use judging::Judging;
 pub(crate) use log::Log;
+pub(crate) use principals::{Entered, Name};
 pub use principals::{Principal, Principals, network_of};
 use registry::Registry;
 pub(crate) use registry::{Claimed, Owner};
 use retained::Retained;
+pub(crate) use retained::RetainedBy;
 
 use crate::api::{Retention, ShardId};
 use crate::eras::Eras;
@@ -358,21 +360,35 @@ impl Directory {
 
     // Retained messages.
 
-    /// Sets, replaces or clears a topic's retained message. The second value is the length of the route log
-    /// at that moment. The publisher matches subscriptions up to there. A subscriber whose subscription is
-    /// later finds the message among the retained ones. So each subscriber gets it one way, and none gets
-    /// it both ways.
-    pub(crate) fn retain(&self, message: &Arc<Message>, admission: Admission) -> (Retention, u64) {
+    /// Changes the retained messages. Their holders have places meanwhile, and keep them where they hold some.
+    fn edit_retained<R>(&self, edit: impl FnOnce(&mut Retained) -> R) -> R {
         let mut retained = self
             .retained
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        let head = self.head();
-        let limits = (admission == Admission::Limited).then_some((&self.limits, self.pressure()));
-        let retention = retained.set(message, head, limits);
+        let result = edit(&mut retained);
+        retained.settle_holders(&self.principals);
         self.retained_deadline_ms
             .store(retained.deadline_ms(), Ordering::Relaxed);
-        (retention, head)
+        result
+    }
+
+    /// Sets, replaces or clears a topic's retained message. The second value is the length of the route log
+    /// at that moment. The publisher matches subscriptions up to there. A subscriber whose subscription is
+    /// later finds the message among the retained ones. So each subscriber gets it one way, and none gets
+    /// it both ways.
+    pub(crate) fn retain(
+        &self,
+        message: &Arc<Message>,
+        by: RetainedBy,
+        admission: Admission,
+    ) -> (Retention, u64) {
+        self.edit_retained(|retained| {
+            let head = self.head();
+            let is_limited = admission == Admission::Limited;
+            let limits = is_limited.then_some((&self.limits, self.pressure()));
+            (retained.set(message, by, head, limits), head)
+        })
     }
 
     /// Sets or clears the retained messages of topics, if `keep` does not fail. Returns the result of each, and the
@@ -383,42 +399,44 @@ impl Directory {
     pub(crate) fn retain_together<E>(
         &self,
         messages: &[Arc<Message>],
+        by: RetainedBy,
         keep: impl FnOnce(&[Retention]) -> Result<(), E>,
     ) -> Result<(Vec<Retention>, u64), E> {
-        let mut retained = self
-            .retained
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        let head = self.head();
-        let limits = Some((&self.limits, self.pressure()));
-        let mut before = Vec::with_capacity(messages.len());
-        let mut retentions = Vec::with_capacity(messages.len());
-        for message in messages {
-            before.push(retained.get(message.topic()));
-            retentions.push(retained.set(message, head, limits));
-        }
-        let kept = keep(&retentions);
-        if kept.is_err() {
-            for (message, before) in messages.iter().zip(before).rev() {
-                retained.put_back(message.topic(), before);
+        self.edit_retained(|retained| {
+            let head = self.head();
+            let limits = Some((&self.limits, self.pressure()));
+            let mut before = Vec::with_capacity(messages.len());
+            let mut retentions = Vec::with_capacity(messages.len());
+            for message in messages {
+                before.push(retained.get(message.topic()));
+                retentions.push(retained.set(message, by, head, limits));
             }
-        }
-        self.retained_deadline_ms
-            .store(retained.deadline_ms(), Ordering::Relaxed);
-        drop(retained);
-        kept.map(|()| (retentions, head))
+            let kept = keep(&retentions);
+            if kept.is_err() {
+                for (message, before) in messages.iter().zip(before).rev() {
+                    retained.put_back(message.topic(), before);
+                }
+            }
+            kept.map(|()| (retentions, head))
+        })
     }
 
     /// Removes a topic's retained message; false where there was none.
     pub(crate) fn clear_retained(&self, topic: &str) -> bool {
-        let mut retained = self
-            .retained
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        let is_cleared = retained.remove(topic).is_some();
-        self.retained_deadline_ms
-            .store(retained.deadline_ms(), Ordering::Relaxed);
-        is_cleared
+        self.edit_retained(|retained| retained.remove(topic).is_some())
+    }
+
+    /// Retained messages that a principal holds, and their bytes, as [`Limits::retained_bytes`] counts them.
+    #[must_use]
+    pub fn retained_by(&self, principal: Principal) -> (usize, u64) {
+        let retained = self.retained.read().unwrap_or_else(PoisonError::into_inner);
+        retained.held_by(principal)
+    }
+
+    /// Looks at all retained messages; see [`Broker::check`](crate::Broker::check).
+    pub(crate) fn check_retained(&self) {
+        let retained = self.retained.read().unwrap_or_else(PoisonError::into_inner);
+        retained.check(&self.principals);
     }
 
     /// The retained messages of a filter that were set before the route log had this length, and how many places it has
@@ -467,14 +485,7 @@ impl Directory {
         if self.retained_deadline_ms() > now_ms {
             return Vec::new();
         }
-        let mut retained = self
-            .retained
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        let expired = retained.expire(now_ms, most);
-        self.retained_deadline_ms
-            .store(retained.deadline_ms(), Ordering::Relaxed);
-        expired
+        self.edit_retained(|retained| retained.expire(now_ms, most))
     }
 
     pub(crate) fn retained_deadline_ms(&self) -> u64 {

@@ -24,6 +24,11 @@ impl Principal {
     pub const BROKER: Self = Self(0);
     /// All that the table has no place for, together.
     pub const OTHERS: Self = Self(1);
+
+    /// Whether its number is of a place in the table.
+    pub(crate) const fn has_place(self) -> bool {
+        self.0 >= FIRST
+    }
 }
 
 /// The lowest number of a principal with a place of its own.
@@ -31,7 +36,7 @@ const FIRST: u32 = 2;
 
 /// The name of a principal.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Name {
+pub(crate) enum Name {
     User(Arc<str>),
     Network(IpAddr),
 }
@@ -169,6 +174,19 @@ impl Principals {
         };
     }
 
+    /// Enters a client's principal, which leaves with what is returned.
+    pub(crate) fn enter_briefly(&self, user: Option<&str>, address: Option<IpAddr>) -> Entered<'_> {
+        self.entered(self.enter(user, address))
+    }
+
+    /// A principal that has entered, and leaves with what is returned.
+    pub(crate) const fn entered(&self, principal: Principal) -> Entered<'_> {
+        Entered {
+            principal,
+            principals: self,
+        }
+    }
+
     /// Changes a principal's bytes from one number to another.
     pub fn adjust(&self, principal: Principal, from: u64, to: u64) {
         // Addition wraps, so this takes away, too.
@@ -258,13 +276,27 @@ impl Principals {
         }
     }
 
-    fn name(&self, principal: Principal) -> Option<Name> {
+    /// The name of a principal that has a place of its own.
+    pub(crate) fn name(&self, principal: Principal) -> Option<Name> {
         let number = principal.0.checked_sub(FIRST)?;
         let table = locked(&self.table);
         table
             .places
             .get(number as usize)
             .map(|(name, _)| name.clone())
+    }
+}
+
+/// A principal that has entered, and leaves with this.
+#[derive(Debug)]
+pub(crate) struct Entered<'a> {
+    pub(crate) principal: Principal,
+    principals: &'a Principals,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.principals.leave(self.principal);
     }
 }
 

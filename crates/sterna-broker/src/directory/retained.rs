@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::principals::{Principal, Principals};
 use crate::api::Retention;
 use crate::filter::{extra_bytes, is_topic};
 use crate::hash::KeyedState;
@@ -19,8 +20,55 @@ pub(crate) struct Kept {
     /// The route log's length when it was set.
     length: u64,
     /// Tells messages of one expiry time apart.
-    serial: u64,
+    serial: u32,
+    /// The principal that holds it.
+    holder: Principal,
 }
+
+impl Kept {
+    /// Bytes that its holder has by it.
+    fn bytes(&self) -> u64 {
+        let topic_bytes = extra_bytes(self.message.topic(), 1);
+        (self.message.body_bytes() + topic_bytes + RETAINED_MESSAGE_BYTES) as u64
+    }
+}
+
+/// The publisher of a message that is to be retained.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RetainedBy {
+    /// A principal that has entered, of this node.
+    Here(Principal),
+    /// Another node, which has retained it.
+    Peer,
+}
+
+impl RetainedBy {
+    /// The principal that holds it.
+    pub(crate) const fn principal(self) -> Principal {
+        match self {
+            Self::Here(principal) => principal,
+            Self::Peer => Principal::OTHERS,
+        }
+    }
+}
+
+impl Default for RetainedBy {
+    fn default() -> Self {
+        Self::Here(Principal::BROKER)
+    }
+}
+
+/// The part of the retained messages that one principal holds.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Holding {
+    bytes: u64,
+    messages: u32,
+    /// Whether it has entered for them.
+    is_entered: bool,
+}
+
+/// Meetings with the part of a limit that is not for heavy principals, of which one looks for the heaviest.
+const JUDGED_HITS: u32 = 16;
 
 #[derive(Debug)]
 pub(crate) struct Retained {
@@ -29,8 +77,15 @@ pub(crate) struct Retained {
     /// The bytes of long topics, beside those of the messages.
     topic_bytes: usize,
     /// Those that expire: when, and their serial number; the topic is the message's.
-    expiries: BTreeMap<(u64, u64), Arc<Message>>,
-    next_serial: u64,
+    expiries: BTreeMap<(u64, u32), Arc<Message>>,
+    next_serial: u32,
+    /// The part that each principal holds, by number.
+    holdings: Vec<Holding>,
+    /// Principals that have begun or ceased to hold something.
+    changed: Vec<Principal>,
+    /// Bytes that the heaviest principal held when it was last looked for.
+    heaviest_bytes: u64,
+    hits: u32,
 }
 
 impl Retained {
@@ -41,6 +96,10 @@ impl Retained {
             topic_bytes: 0,
             expiries: BTreeMap::new(),
             next_serial: 0,
+            holdings: Vec::new(),
+            changed: Vec::new(),
+            heaviest_bytes: 0,
+            hits: 0,
         }
     }
 
@@ -62,6 +121,7 @@ impl Retained {
     pub(crate) fn set(
         &mut self,
         message: &Arc<Message>,
+        by: RetainedBy,
         length: u64,
         limits: Option<(&Limits, Pressure)>,
     ) -> Retention {
@@ -76,42 +136,139 @@ impl Retained {
         if limits.is_some_and(|(limits, _)| !is_topic(topic, limits)) {
             return Retention::InvalidTopic;
         }
-        let old_bytes = self.topics.get(topic).map(|kept| kept.message.body_bytes());
+        let old = self.topics.get(topic);
+        let old_bytes = old.map(|kept| kept.message.body_bytes());
+        let holder = match by {
+            // A node's own message comes by again.
+            RetainedBy::Peer => old
+                .filter(|kept| is_same(&kept.message, message))
+                .map_or(Principal::OTHERS, |kept| kept.holder),
+            RetainedBy::Here(principal) => principal,
+        };
         let count = self.topics.len() + usize::from(old_bytes.is_none());
         let bytes = self.bytes - old_bytes.unwrap_or(0) + message.body_bytes();
         let new_topic_bytes = old_bytes.map_or_else(|| extra_bytes(topic, 1), |_| 0);
         let topic_bytes = self.topic_bytes + new_topic_bytes;
-        let grows = bytes > self.bytes || count > self.topics.len();
-        let is_full = limits.is_some_and(|(limits, pressure)| {
-            (pressure >= Pressure::Drop && grows)
+        let (is_more, is_larger) = (old_bytes.is_none(), bytes > self.bytes);
+        let all_bytes = bytes + topic_bytes + count * RETAINED_MESSAGE_BYTES;
+        if let Some((limits, pressure)) = limits {
+            let is_full = (pressure >= Pressure::Drop && (is_more || is_larger))
                 || count > limits.retained_messages
-                || bytes + topic_bytes + count * RETAINED_MESSAGE_BYTES > limits.retained_bytes
-        });
-        if is_full {
-            return Retention::Refused;
+                || all_bytes > limits.retained_bytes;
+            let part = |limit| part_of(limit, limits.retained_heavy_percent);
+            let is_last_part = (is_more && count > part(limits.retained_messages))
+                || ((is_more || is_larger) && all_bytes > part(limits.retained_bytes));
+            if is_full || (is_last_part && by != RetainedBy::Peer && self.is_heavy(holder)) {
+                return Retention::Refused;
+            }
         }
-        // [MQTT-3.3.1-5] [MQTT311-3.3.1-5] [MQTT311-3.3.1-7]
-        self.remove_expiry(topic);
-        let serial = self.next_serial;
-        self.next_serial += 1;
+        let serial = message
+            .expires_at_ms()
+            .map_or(0, |at_ms| self.serial(at_ms));
         let kept = Kept {
             message: Arc::clone(message),
             length,
             serial,
+            holder,
         };
-        if old_bytes.is_some() {
-            if let Some(old) = self.topics.get_mut(topic) {
-                *old = kept;
-            }
+        self.count(&kept);
+        // [MQTT-3.3.1-5] [MQTT311-3.3.1-5] [MQTT311-3.3.1-7]
+        if let Some(place) = self.topics.get_mut(topic) {
+            let old = std::mem::replace(place, kept);
+            self.uncount(&old);
         } else {
             self.topics.get_or_insert_with(topic, || kept);
         }
-        (self.bytes, self.topic_bytes) = (bytes, topic_bytes);
-        if let Some(expires_at_ms) = message.expires_at_ms() {
-            self.expiries
-                .insert((expires_at_ms, serial), Arc::clone(message));
-        }
         Retention::Stored
+    }
+
+    /// A number that no other message of an expiry time has.
+    fn serial(&mut self, expires_at_ms: u64) -> u32 {
+        loop {
+            let serial = self.next_serial;
+            self.next_serial = serial.wrapping_add(1);
+            if !self.expiries.contains_key(&(expires_at_ms, serial)) {
+                return serial;
+            }
+        }
+    }
+
+    /// Adds a message to the sums, to those of its holder, and to those that expire.
+    fn count(&mut self, kept: &Kept) {
+        self.bytes += kept.message.body_bytes();
+        self.topic_bytes += extra_bytes(kept.message.topic(), 1);
+        if let Some(expires_at_ms) = kept.message.expires_at_ms() {
+            let expiry = (expires_at_ms, kept.serial);
+            self.expiries.insert(expiry, Arc::clone(&kept.message));
+        }
+        let holding = self.holding(kept.holder);
+        holding.bytes += kept.bytes();
+        holding.messages += 1;
+        if holding.messages == 1 {
+            self.changed.push(kept.holder);
+        }
+    }
+
+    /// Undoes [`count`](Self::count).
+    fn uncount(&mut self, kept: &Kept) {
+        self.bytes -= kept.message.body_bytes();
+        self.topic_bytes -= extra_bytes(kept.message.topic(), 1);
+        if let Some(expires_at_ms) = kept.message.expires_at_ms() {
+            self.expiries.remove(&(expires_at_ms, kept.serial));
+        }
+        let holding = self.holding(kept.holder);
+        holding.bytes -= kept.bytes();
+        holding.messages -= 1;
+        if holding.messages == 0 {
+            self.changed.push(kept.holder);
+        }
+    }
+
+    fn holding(&mut self, principal: Principal) -> &mut Holding {
+        let number = principal.0 as usize;
+        if self.holdings.len() <= number {
+            self.holdings.resize(number + 1, Holding::default());
+        }
+        &mut self.holdings[number]
+    }
+
+    /// Whether a principal holds something, and at least half of what the heaviest held when that was looked for. The broker
+    /// itself is never heavy.
+    fn is_heavy(&mut self, principal: Principal) -> bool {
+        if principal == Principal::BROKER {
+            return false;
+        }
+        if self.hits.is_multiple_of(JUDGED_HITS) {
+            let all = self.holdings.iter().skip(Principal::OTHERS.0 as usize);
+            self.heaviest_bytes = all.map(|holding| holding.bytes).max().unwrap_or(0);
+        }
+        self.hits = self.hits.wrapping_add(1);
+        let bytes = self.holding(principal).bytes;
+        bytes > 0 && bytes >= self.heaviest_bytes / 2
+    }
+
+    /// Has principals enter that have begun to hold something, and leave that hold nothing any more. To be called after
+    /// each change, while those that publish have entered.
+    pub(crate) fn settle_holders(&mut self, principals: &Principals) {
+        while let Some(principal) = self.changed.pop() {
+            let holding = self.holding(principal);
+            let is_holding = holding.messages > 0;
+            if std::mem::replace(&mut holding.is_entered, is_holding) == is_holding {
+                continue;
+            }
+            if is_holding {
+                principals.enter_again(principal);
+            } else {
+                principals.leave(principal);
+            }
+        }
+    }
+
+    /// Messages that a principal holds, and their bytes.
+    pub(crate) fn held_by(&self, principal: Principal) -> (usize, u64) {
+        let holding = self.holdings.get(principal.0 as usize);
+        let holding = holding.copied().unwrap_or_default();
+        (holding.messages as usize, holding.bytes)
     }
 
     /// The retained message of a topic.
@@ -122,29 +279,44 @@ impl Retained {
     /// Gives a topic what it had before.
     pub(crate) fn put_back(&mut self, topic: &str, before: Option<Kept>) {
         self.remove(topic);
-        let Some(kept) = before else { return };
-        self.bytes += kept.message.body_bytes();
-        self.topic_bytes += extra_bytes(topic, 1);
-        if let Some(expires_at_ms) = kept.message.expires_at_ms() {
-            let expiry = (expires_at_ms, kept.serial);
-            self.expiries.insert(expiry, Arc::clone(&kept.message));
+        if let Some(kept) = before {
+            self.count(&kept);
+            self.topics.get_or_insert_with(topic, || kept);
         }
-        self.topics.get_or_insert_with(topic, || kept);
     }
 
     pub(crate) fn remove(&mut self, topic: &str) -> Option<Arc<Message>> {
-        self.remove_expiry(topic);
         let kept = self.topics.remove(topic)?;
-        self.bytes -= kept.message.body_bytes();
-        self.topic_bytes -= extra_bytes(topic, 1);
+        self.uncount(&kept);
         Some(kept.message)
     }
 
-    fn remove_expiry(&mut self, topic: &str) {
-        if let Some(kept) = self.topics.get(topic)
-            && let Some(expires_at_ms) = kept.message.expires_at_ms()
-        {
-            self.expiries.remove(&(expires_at_ms, kept.serial));
+    /// # Panics
+    /// Where a sum does not agree with the messages, or the places of their holders do not.
+    pub(crate) fn check(&self, principals: &Principals) {
+        let mut found = Self::new(KeyedState::new(0));
+        for kept in self.topics.values() {
+            found.count(kept);
+        }
+        assert_eq!(self.bytes, found.bytes, "the bytes of bodies");
+        assert_eq!(self.topic_bytes, found.topic_bytes, "the bytes of topics");
+        assert!(
+            self.expiries.keys().eq(found.expiries.keys()),
+            "what expires"
+        );
+        for number in 0..self.holdings.len().max(found.holdings.len()) {
+            let principal = Principal(number as u32);
+            let name = principals.describe(principal);
+            assert_eq!(
+                self.held_by(principal),
+                found.held_by(principal),
+                "of {name}"
+            );
+            let is_entered = self.holdings.get(number).is_some_and(|one| one.is_entered);
+            let is_holding = found.held_by(principal).0 > 0;
+            assert_eq!(is_entered, is_holding, "the place of {name}");
+            let has_place = !principal.has_place() || principals.name(principal).is_some();
+            assert!(has_place || !is_holding, "the place of {name} is there");
         }
     }
 
@@ -255,5 +427,37 @@ impl Retained {
         self.expiries
             .first_key_value()
             .map_or(u64::MAX, |(&(expires_at_ms, _), _)| expires_at_ms)
+    }
+}
+
+/// The first part of a limit.
+fn part_of(limit: usize, percent: usize) -> usize {
+    (limit as u128 * percent as u128 / 100) as usize
+}
+
+/// Whether two messages are the same publication, as far as that shows.
+fn is_same(one: &Message, other: &Message) -> bool {
+    one.published_ms() == other.published_ms()
+        && one.origin() == other.origin()
+        && one.payload() == other.payload()
+        && one.properties() == other.properties()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_takes_no_more_memory_in_a_retained_message() {
+        assert_eq!(size_of::<Kept>(), 24);
+    }
+
+    #[test]
+    fn parts_of_limits_do_not_overflow() {
+        assert_eq!(part_of(usize::MAX, 100), usize::MAX);
+        assert_eq!(
+            (part_of(1, 85), part_of(0, 85), part_of(200, 85)),
+            (0, 0, 170)
+        );
     }
 }

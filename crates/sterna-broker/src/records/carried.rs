@@ -14,7 +14,7 @@ use crate::broker::QUEUE_KEY;
 use crate::cursor::Cursor;
 use crate::far_group::{RootRecord, group_of_root, root_name};
 use crate::group_reader::GroupRecord;
-use crate::message::{Message, Qos};
+use crate::message::Qos;
 use crate::name::SessionName;
 use crate::owned::decode_will;
 use crate::peers::stays;
@@ -253,18 +253,12 @@ pub fn group_named(name: &SessionName) -> Option<&str> {
     group_of_root(name)
 }
 
-/// The retained message of a record of a store; `None` where it is not valid.
-#[must_use]
-pub fn retained_message(record: &[u8]) -> Option<Message> {
-    Message::decode(bytes::Bytes::copy_from_slice(record)).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
 
     use super::*;
-    use crate::message::MessageHeader;
+    use crate::message::{Message, MessageHeader};
 
     fn named(id: &str) -> SessionName {
         SessionName::new(Some("ann"), id)

@@ -5,6 +5,7 @@
 
 mod carried;
 mod judged;
+mod retained;
 mod wire;
 
 use core::net::{IpAddr, Ipv4Addr};
@@ -16,9 +17,11 @@ use crate::route::{Rest, RouteFlags};
 use crate::store::Change;
 pub use carried::{
     CarriedSession, RecordOf, Records, anchor_records, group_named, key_of_door, key_of_retained,
-    key_of_shared, record_of, retained_message,
+    key_of_shared, record_of,
 };
 pub(crate) use judged::JudgedRecord;
+pub(crate) use retained::{RetainedOwner, decode_retained, encode_retained};
+pub use retained::{retained_message, retained_record};
 pub(crate) use wire::{Fields, HIGHEST_PLACE, number_bytes, put_bytes, put_number};
 
 /// The kind of a record.

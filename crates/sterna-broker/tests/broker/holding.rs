@@ -365,7 +365,7 @@ fn a_transaction_finds_room_beyond_the_limit_and_holds_those_that_come_after_it(
         let now_ms = cluster.now_ms;
         let messages =
             (0..3_000).map(|number| message("t", &number.to_string(), Qos::AtLeastOnce, false));
-        (cluster.broker(shards - 1)).publish_together(now_ms, messages.collect(), &[]);
+        (cluster.broker(shards - 1)).publish_together(now_ms, None, messages.collect(), &[]);
         turn(&mut cluster, &mut [&mut publisher]);
         publisher.publish(&mut cluster, 1);
         assert!(publisher.waits.is_some());
@@ -410,7 +410,7 @@ fn the_room_beyond_the_limit_is_bounded() {
     for _ in 0..10 {
         let messages =
             (0..3_000).map(|number| message("t", &number.to_string(), Qos::AtLeastOnce, false));
-        (cluster.broker(0)).publish_together(now_ms, messages.collect(), &[]);
+        (cluster.broker(0)).publish_together(now_ms, None, messages.collect(), &[]);
     }
     let got = take(&mut cluster, reader, 100_000);
     assert!((16_384..18_000).contains(&got.len()), "{} came", got.len());
@@ -437,7 +437,7 @@ fn room_beyond_the_limit_is_for_one_publication_also_where_that_panics() {
     broker.set_loss_watcher(Box::<PanicsOnce>::default());
     let text = |number: u32| message("t", &number.to_string(), Qos::AtLeastOnce, false);
     let too_many = (0..30_000).map(text).collect();
-    let publish = AssertUnwindSafe(|| broker.publish_together(now_ms, too_many, &[]));
+    let publish = AssertUnwindSafe(|| broker.publish_together(now_ms, None, too_many, &[]));
     assert!(catch_unwind(publish).is_err());
     assert_eq!(take(&mut cluster, reader, 5_000).len(), 5_000);
     assert_eq!(counters(&mut cluster, 0).dropped_full, 1);

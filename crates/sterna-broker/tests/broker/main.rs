@@ -28,6 +28,7 @@ mod queue_rules;
 mod random;
 mod restored;
 mod retained;
+mod retained_holders;
 mod rights;
 mod rights_judged;
 mod rights_return;

@@ -646,7 +646,7 @@ fn together(node: &mut Cluster, messages: &[(&str, Qos, bool)]) -> (Routed, Vec<
     let messages = (messages.iter())
         .map(|&(topic, level, retain)| message(topic, "x", level, retain))
         .collect();
-    let routed = node.broker(0).publish_together(now_ms, messages, &[]);
+    let routed = node.broker(0).publish_together(now_ms, None, messages, &[]);
     node.collect(0);
     let taken = take(node, 0);
     (

@@ -317,7 +317,7 @@ fn a_message_is_kept_for_a_reader_that_comes_at_the_last_moment() {
             first.publish(NOW_MS, retained("kept"))
         } else {
             let message = message("topic", "kept", Qos::AtLeastOnce, false);
-            first.publish_together(NOW_MS, vec![message], &[])
+            first.publish_together(NOW_MS, None, vec![message], &[])
         };
         assert!(late.is_done.load(Ordering::Relaxed));
         assert_eq!(routed.matched, 2, "the one that has just come, too");

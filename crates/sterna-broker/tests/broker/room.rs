@@ -239,7 +239,7 @@ fn without_room_a_transaction_that_leaves_records_is_refused() {
         let messages = vec![message("t", "1", Qos::AtLeastOnce, false)];
         let (key, value) = (b"key", b"");
         let record = CompanionRecord::Node { key, value };
-        let routed = broker.publish_together(0, messages, &[record]);
+        let routed = broker.publish_together(0, None, messages, &[record]);
         assert_eq!(routed.refused.is_some(), lacks_room);
         let kept = store.counts().1 - records;
         assert_eq!(kept, usize::from(!lacks_room));

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sterna_broker::{Message, MessageHeader, Publication, Qos, Retention, SessionName};
+use sterna_broker::{Message, MessageHeader, Publication, Publisher, Qos, Retention, SessionName};
 use sterna_http::{ExchangeId, Responses};
 use sterna_mqtt::{Property, PropertyBuf, topic};
 
@@ -321,9 +321,16 @@ impl Desk<'_, '_> {
         let properties = properties.properties().raw();
         let message = Message::copy(&wanted.topic, properties, &payload, header)
             .map_err(|_| invalid("the message is too large"))?;
-        let origin = None;
-        let publisher = identity.user().unwrap_or_default();
-        let routed = (self.cx).publish_at_once(publisher, Publication::new(origin, message));
+        let publisher = Publisher {
+            user: identity.user(),
+            address: None,
+        };
+        let publication = Publication {
+            publisher: Some(publisher),
+            ..Publication::new(None, message)
+        };
+        let name = publisher.user.unwrap_or_default();
+        let routed = self.cx.publish_at_once(name, publication);
         if let Some(why) = routed.refused {
             return Err(Trouble::of_publication(why));
         }

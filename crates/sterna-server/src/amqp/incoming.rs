@@ -8,6 +8,7 @@ use sterna_amqp::performatives::{Error, ReceiverSettleMode};
 use sterna_amqp::types::{Map, Value};
 use sterna_amqp::{Condition, DecodeError};
 use sterna_broker::{CompanionRecord, Companions, Message, Publication, Qos, Retention};
+use sterna_net::ConnectionId;
 
 use super::Door;
 use super::acknowledge::Acknowledgement;
@@ -76,7 +77,7 @@ impl Door {
         message: Result<Message, Refusal>,
     ) -> Option<Result<Promise, Refusal>> {
         let (listener, publisher) = (client.listener, client.subject(cx));
-        let from = (listener, &*client.container);
+        let from = (listener, client.id, &*client.container);
         let target = client.targets.get(&delivery.link)?;
         let Some(exact) = target.exact.as_ref().filter(|_| !delivery.settled) else {
             let alone = Companions::default();
@@ -399,7 +400,7 @@ const fn of_node(key: &[u8]) -> Companions<'_> {
 /// promise.
 fn publish(
     cx: &mut Context<'_>,
-    (listener, container): (u16, &str),
+    (listener, connection, container): (u16, ConnectionId, &str),
     publisher: Subject<'_>,
     message: Message,
     companions: Companions<'_>,
@@ -412,8 +413,10 @@ fn publish(
         MessageKind::of(&message),
     );
     let topic = (cx.meters.watch.is_on()).then(|| message.topic().to_owned());
+    let client = (message.retain()).then(|| cx.publisher(connection, publisher.user));
     let publication = Publication {
         origin: None,
+        publisher: client,
         message,
         companions,
     };

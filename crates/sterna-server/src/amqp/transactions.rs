@@ -211,7 +211,8 @@ impl Door {
             let detail = "its messages go to more readers than amqp.maximum_transaction_copies";
             return Err(refusal(Condition::TRANSACTION_ROLLBACK, detail));
         }
-        let routed = cx.publish_together(&client.container, posted, &ended);
+        let publisher = cx.publisher(client.id, client.user());
+        let routed = cx.publish_together((&client.container, publisher), posted, &ended);
         if let Some(why) = routed.refused {
             cx.meters.drops.count_refused(Protocol::Amqp, why, count);
             Self::roll_back(cx, client, transaction, broker::Outcome::Released);

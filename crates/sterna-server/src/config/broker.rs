@@ -72,6 +72,9 @@ settings! {
         restart maximum_retained_messages: u64 = 1_000_000;
         /// Bytes of all retained messages, with 420 for each beside its body. Topics of many levels count more.
         restart maximum_retained_bytes: u64 = 1 << 30;
+        /// Part of these two limits, and of `memory_retained_percent`. From there on a user or address retains nothing new
+        /// that has at least half of the bytes of who has most. The rest is for all others. 100: who has most may fill all.
+        restart retained_heavy_percent: u8 = 85, within 1..=100;
         /// Retained messages that wait for one session because it has subscribed.
         restart maximum_retained_deliveries: u32 = 100_000;
         /// Work of selectors and of lookups of retained messages in one turn of a shard, in steps of some nanoseconds. The

@@ -177,6 +177,7 @@ impl Door {
         let routed = if let Some(message) = shared {
             let publication = Publication {
                 origin,
+                publisher: None,
                 message,
                 companions,
             };

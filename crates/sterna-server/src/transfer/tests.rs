@@ -4,8 +4,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use sterna_broker::{
     Broker, Close, ConsumerId, Directory, Limits, Message, MessageHeader, OpenSession, Opened,
-    Outcome, Publication, Qos, ReadRequest, SessionKey, SessionName, ShardId, Store as _,
-    SubscribeOptions, Will, WillFate, key_of_node,
+    Outcome, Publication, Publisher, Qos, ReadRequest, SessionKey, SessionName, ShardId,
+    Store as _, SubscribeOptions, Will, WillFate, key_of_node,
 };
 use sterna_store::MemoryStore;
 
@@ -144,7 +144,12 @@ impl World {
             } => {
                 let qos = Qos::from_u8(qos).expect("a quality of service");
                 let message = message(TOPICS[topic], qos, retain, bytes);
-                broker.publish(NOW_MS, Publication::new(None, message));
+                // A cluster does not keep whose a retained message is.
+                let publication = Publication {
+                    publisher: Some(Publisher::default()),
+                    ..Publication::new(None, message)
+                };
+                broker.publish(NOW_MS, publication);
             }
             Step::Receive { client, settles } => {
                 if let Some(session) = self.sessions[client]
@@ -342,8 +347,7 @@ fn what_a_cluster_does_not_keep_is_counted_and_named() {
     ] {
         records.insert(key_of_node(key), value.into());
     }
-    let mut state = Vec::new();
-    message("$SYS/x", Qos::AtMostOnce, true, 3).encode(&mut state);
+    let state = retained_record(&message("$SYS/x", Qos::AtMostOnce, true, 3));
     records.insert(key_of_retained("$SYS/x"), state.into());
     records.insert(
         key_of_door(&SessionName::new(None, "x"), b"k"),

@@ -304,7 +304,7 @@ fn a_crash_does_not_part_a_transaction_from_what_it_retains() {
         let messages = (1..)
             .zip(messages)
             .map(|(number, payload)| retained(&format!("r/{number}"), payload));
-        let routed = node.brokers[0].publish_together(1_000, messages.collect(), &[]);
+        let routed = node.brokers[0].publish_together(1_000, None, messages.collect(), &[]);
         assert_eq!((routed.refused, routed.token), (None, store.appends()));
 
         let mut node = Node::start(&store.snapshot(), 1, 2_000);
@@ -335,14 +335,14 @@ fn a_refused_message_retains_nothing() {
     let messages = vec![old, retained("r/2", "old")];
     assert_eq!(
         node.brokers[0]
-            .publish_together(1_000, messages, &[])
+            .publish_together(1_000, None, messages, &[])
             .refused,
         None
     );
     let before = node.directory.retained();
     store.refuse_next();
     let messages = ["r/1", "r/2", "r/3", "r/1"].map(|topic| retained(topic, "new"));
-    let routed = node.brokers[0].publish_together(1_000, messages.into(), &[]);
+    let routed = node.brokers[0].publish_together(1_000, None, messages.into(), &[]);
     assert!(routed.refused.is_some());
     assert_eq!(node.directory.retained(), before);
     let found = [1, 2, 3].map(|number| payload(&node, &format!("r/{number}")));

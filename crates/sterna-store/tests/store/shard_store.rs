@@ -150,7 +150,7 @@ fn each_publication_that_shares_a_frame_has_its_token() {
             let origin = None;
             broker.publish(NOW_MS, Publication::new(origin, message))
         } else {
-            broker.publish_together(NOW_MS, vec![message(number)], &[])
+            broker.publish_together(NOW_MS, None, vec![message(number)], &[])
         };
         assert_eq!(broker.appends(), appends + 1);
         assert!(routed.token > broker.committed().written, "{number}");

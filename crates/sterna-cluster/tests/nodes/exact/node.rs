@@ -226,6 +226,7 @@ impl Node {
         };
         let publication = Publication {
             origin: Some(session),
+            publisher: None,
             message,
             companions: Companions {
                 record: Some(record),

@@ -248,8 +248,10 @@ impl Api {
             let record = Some(CompanionRecord::Node { key, value });
             Companions { record, name }
         });
+        let client = (message.retain()).then(|| cx.publisher(peer.connection, identity.user()));
         let publication = Publication {
             origin: None,
+            publisher: client,
             message: message.with_origin(Origin::NONE),
             companions,
         };

@@ -1,6 +1,7 @@
 //! What the broker does when memory is short, stage by stage, in virtual time.
 
 mod principals;
+mod retained;
 
 #[path = "../../durability/store.rs"]
 #[allow(dead_code, reason = "another test binary uses the rest")]
