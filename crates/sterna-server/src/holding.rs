@@ -5,7 +5,7 @@
 //! back as time passes in which the client does not wait. A client that has used it up is let go, and its messages go by
 //! the rule of the queue.
 //!
-//! Who sends a message now and then does not fill a queue. So a message passes where its client has sent none for a
+//! A client that sends a message now and then does not fill a queue. So a message passes where its client has sent none for a
 //! while, beyond the queue's limit. A reader that is slow on purpose stops such clients for no time.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -37,7 +37,7 @@ pub(super) type WillKey = (Box<str>, Box<[u8]>);
 #[derive(Debug)]
 struct PostponedWill {
     will: Box<SessionWill>,
-    /// Whose it is; it has entered once more.
+    /// Its holder, which has entered once more.
     principal: Principal,
     /// The key of its record, where it is kept.
     record: Option<WillKey>,
