@@ -267,16 +267,15 @@ fn sessions_of_one_address_stop_nobody_else() {
     let to = broker.addresses[MQTT];
     let mut honest = Honest::new(HONEST, to);
     let mut number = 1;
-    // It may be ready for a moment before it looks at its memory.
-    await_that(
-        "some of the heaviest are ended, and memory is enough",
-        || {
-            honest.publish();
-            come_and_go(NEWCOMER, to, number);
-            number += 1;
-            broker.number("sterna_sessions_of_heaviest_ended_total") > 0 && is_ready(&broker)
-        },
-    );
+    await_that("memory is enough", || {
+        honest.publish();
+        come_and_go(NEWCOMER, to, number);
+        number += 1;
+        is_ready(&broker)
+    });
+    // How much the new process takes differs. Where it was short, the heaviest were ended.
+    let has_ended = broker.number("sterna_sessions_of_heaviest_ended_total") > 0;
+    assert!(has_ended || entered(&broker, "drop") == 0);
     honest.settle();
 }
 
