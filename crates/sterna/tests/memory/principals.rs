@@ -271,14 +271,15 @@ fn sessions_of_one_address_stop_nobody_else() {
         honest.publish();
         come_and_go(NEWCOMER, to, number);
         number += 1;
-        is_ready(&broker)
+        // It may be ready for a moment before it looks at its memory.
+        broker.number("sterna_sessions_of_heaviest_ended_total") > 0 && is_ready(&broker)
     };
     // Sessions are ended a few at a time.
     let is_ever = await_whether(&mut is_enough) || await_whether(&mut is_enough);
-    assert!(is_ever, "memory is enough");
-    // How much the new process takes differs. Where it was short, the heaviest were ended.
-    let has_ended = broker.number("sterna_sessions_of_heaviest_ended_total") > 0;
-    assert!(has_ended || entered(&broker, "drop") == 0);
+    assert!(
+        is_ever,
+        "some of the heaviest are ended, and memory is enough"
+    );
     honest.settle();
 }
 
