@@ -22,7 +22,9 @@ pub use carried::{
 pub(crate) use judged::JudgedRecord;
 pub(crate) use retained::{RetainedOwner, decode_retained, encode_retained};
 pub use retained::{retained_message, retained_record};
-pub(crate) use wire::{Fields, HIGHEST_PLACE, number_bytes, put_bytes, put_number};
+pub(crate) use wire::{
+    Fields, HIGHEST_PLACE, number_bytes, put_bytes, put_network, put_number, read_network,
+};
 
 /// The kind of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -188,10 +190,8 @@ impl SessionRecord {
         let mut out = Vec::with_capacity(16);
         put_number(&mut out, u64::from(self.expiry_s));
         put_number(&mut out, self.expires_at_ms.map_or(0, |at_ms| at_ms + 1));
-        match self.network {
-            Some(IpAddr::V4(address)) => out.extend_from_slice(&address.octets()),
-            Some(IpAddr::V6(address)) => out.extend_from_slice(&address.octets()[..6]),
-            None => {}
+        if let Some(network) = self.network {
+            put_network(&mut out, network);
         }
         out
     }
@@ -202,12 +202,7 @@ impl SessionRecord {
         let expires_at_ms = fields.number()?.checked_sub(1);
         let network = match fields.rest() {
             [] => None,
-            prefix if prefix.len() == 6 => {
-                let mut address = [0; 16];
-                address[..6].copy_from_slice(prefix);
-                Some(IpAddr::from(address))
-            }
-            address => Some(IpAddr::from(<[u8; 4]>::try_from(address).ok()?)),
+            network => Some(read_network(network)?),
         };
         Some(Self {
             network,

@@ -1,11 +1,10 @@
 //! A retained message, as stored: its owner, and then the stored form of the message.
 
-use core::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Fields, put_bytes};
+use super::{Fields, put_bytes, put_network, read_network};
 use crate::directory::{Entered, Name, Principal, Principals};
 use crate::message::Message;
 
@@ -51,13 +50,9 @@ impl RetainedOwner {
                 out.push(USER);
                 put_bytes(out, user.as_bytes());
             }
-            Self::Named(Name::Network(IpAddr::V4(address))) => {
-                out.push(IPV4);
-                out.extend_from_slice(&address.octets());
-            }
-            Self::Named(Name::Network(IpAddr::V6(address))) => {
-                out.push(IPV6);
-                out.extend_from_slice(&address.octets()[..6]);
+            Self::Named(Name::Network(network)) => {
+                out.push(if network.is_ipv4() { IPV4 } else { IPV6 });
+                put_network(out, *network);
             }
         }
     }
@@ -67,15 +62,8 @@ impl RetainedOwner {
             BROKER => Self::Broker,
             OTHERS => Self::Others,
             USER => Self::Named(Name::User(Arc::from(fields.text()?))),
-            IPV4 => {
-                let address: [u8; 4] = fields.slice(4)?.try_into().ok()?;
-                Self::Named(Name::Network(IpAddr::from(address)))
-            }
-            IPV6 => {
-                let mut address = [0; 16];
-                address[..6].copy_from_slice(fields.slice(6)?);
-                Self::Named(Name::Network(IpAddr::from(address)))
-            }
+            IPV4 => Self::Named(Name::Network(read_network(fields.slice(4)?)?)),
+            IPV6 => Self::Named(Name::Network(read_network(fields.slice(6)?)?)),
             _ => return None,
         })
     }

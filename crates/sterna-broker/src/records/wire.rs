@@ -1,5 +1,7 @@
 //! Numbers and texts in records: integers of seven bits a byte, texts with their length in front.
 
+use core::net::IpAddr;
+
 /// The highest position, epoch or round that is read. True ones do not come near, and what is derived from one cannot
 /// overflow.
 pub(crate) const HIGHEST_PLACE: u64 = i64::MAX as u64;
@@ -12,6 +14,24 @@ pub(crate) fn put_number(out: &mut Vec<u8>, mut number: u64) {
         number >>= 7;
     }
     out.push(number as u8);
+}
+
+/// Appends a principal's network: an IPv4 address, or the /48 of an IPv6 one.
+pub(crate) fn put_network(out: &mut Vec<u8>, network: IpAddr) {
+    match network {
+        IpAddr::V4(address) => out.extend_from_slice(&address.octets()),
+        IpAddr::V6(address) => out.extend_from_slice(&address.octets()[..6]),
+    }
+}
+
+/// The network that [`put_network`] appended, which is told by its length; `None` where it is none.
+pub(crate) fn read_network(bytes: &[u8]) -> Option<IpAddr> {
+    if bytes.len() == 6 {
+        let mut address = [0; 16];
+        address[..6].copy_from_slice(bytes);
+        return Some(IpAddr::from(address));
+    }
+    Some(IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?))
 }
 
 /// Bytes that [`put_number`] appends.
