@@ -119,8 +119,8 @@ pub(crate) struct Queues<P> {
     pub(crate) changed_groups: Vec<u32>,
     /// Sessions that have fallen behind in this call.
     pub(crate) fallen: Vec<u32>,
-    /// Sessions that are to read on in the log.
-    pub(crate) hungry: Vec<u32>,
+    /// Sessions that are to read on in the log, some of them several times.
+    pub(crate) hungry: VecDeque<u32>,
     /// Groups whose queues may have to read in the log.
     pub(crate) hungry_groups: Vec<u32>,
     /// Queues of groups that a store had, and that are to be read in its log.
@@ -269,7 +269,7 @@ impl<P> Queues<P> {
             changed: Vec::new(),
             changed_groups: Vec::new(),
             fallen: Vec::new(),
-            hungry: Vec::new(),
+            hungry: VecDeque::new(),
             hungry_groups: Vec::new(),
             unread: FxHashMap::default(),
             restored_to: 0,
@@ -652,6 +652,9 @@ impl<P> Queues<P> {
         session.forget_rehomed(entry.tag);
         self.counters.unstored(entry.body_bytes());
         self.ledger_has_room(slot, entry.body_bytes());
+        if self.pressure >= Pressure::MoveToLog {
+            self.list_if_hungry(slot);
+        }
         Some(entry)
     }
 

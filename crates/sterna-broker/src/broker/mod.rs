@@ -146,6 +146,8 @@ pub struct Broker<P> {
     far: Far,
     /// The copies of this turn.
     copies: Copies,
+    /// The same of messages that sessions read in the log.
+    replays: Copies,
     /// Wills that are due and go to many, in the order in which they have come due.
     postponed_wills: wills::Postponed,
     /// Whether kept wills of connections that end wait for the next start.
@@ -200,6 +202,7 @@ impl<P: DoorState> Broker<P> {
             roots: FxHashMap::default(),
             far: Far::default(),
             copies: Copies::default(),
+            replays: Copies::default(),
             postponed_wills: wills::Postponed::default(),
             leaves_wills: false,
             is_finishing: false,
@@ -439,7 +442,9 @@ impl<P: DoorState> Broker<P> {
                     self.remove_routes(slot);
                     self.queues.list_if_hungry(slot);
                 }
-            } else if let Some(slot) = self.queues.hungry.pop() {
+            } else if !self.has_replayed()
+                && let Some(slot) = self.queues.hungry.pop_front()
+            {
                 self.read_on(now_ms, slot);
                 self.take_answers(now_ms);
             } else if let Some(group) = self.queues.hungry_groups.pop() {

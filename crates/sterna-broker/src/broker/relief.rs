@@ -21,7 +21,11 @@ impl<P: DoorState> Broker<P> {
         if pressure > self.queues.pressure && pressure >= Pressure::MoveToLog {
             self.begin_relief();
         }
+        let is_over = self.queues.pressure >= Pressure::MoveToLog && pressure < Pressure::MoveToLog;
         self.queues.pressure = pressure;
+        if is_over {
+            self.queues.list_hungry();
+        }
         self.weigh();
     }
 

@@ -14,10 +14,11 @@ use crate::limits::QueueFull;
 use crate::losses::LossReason;
 use crate::message::{Message, Origin};
 use crate::nodes::{Entry, NIL};
+use crate::pressure::Pressure;
 use crate::queues::Queues;
 use crate::records::{self, Kind};
 use crate::route::{Place, RouteUpdate, Target};
-use crate::session::Subscription;
+use crate::session::{BrokerSession, Subscription};
 use crate::store::{ReadAnswer, ReadRequest};
 
 /// Time after which a session asks again for what the store has not written yet.
@@ -56,14 +57,29 @@ impl<P> Queues<P> {
         if session.reader.is_none() {
             return;
         }
-        // Not for each message, but before it has none.
-        if session.pending.len() <= self.read_ahead().0 / 4
+        if self.has_appetite(session)
             && let Some(reader) = &session.reader
             && reader.awake_from.is_none()
             && !reader.is_asked
             && session.is_connected()
         {
-            self.hungry.push(slot);
+            self.hungry.push_back(slot);
+        }
+    }
+
+    /// Whether a session may have more of the log: not for each message, but before it has none. Where memory is short it
+    /// settles first what it has.
+    pub(crate) fn has_appetite(&self, session: &BrokerSession<P>) -> bool {
+        let has_enough = self.pressure >= Pressure::MoveToLog
+            && session.ledger.len() >= self.limits.read_ahead_messages;
+        !has_enough && session.pending.len() <= self.read_ahead().0 / 4
+    }
+
+    /// Lists sessions again that had to settle first.
+    pub(crate) fn list_hungry(&mut self) {
+        let open: Vec<u32> = self.sessions.open().map(|(slot, _)| slot).collect();
+        for slot in open {
+            self.list_if_hungry(slot);
         }
     }
 
@@ -221,7 +237,7 @@ impl<P: DoorState> Broker<P> {
                     reader.allowance = Some(Allowance::new(until, queue_full, unread));
                 }
             }
-            self.queues.hungry.push(slot);
+            self.queues.hungry.push_back(slot);
         }
         if was_away {
             // In one frame with its presence: what is published from here on does not count, whatever happens.
@@ -239,6 +255,9 @@ impl<P: DoorState> Broker<P> {
             return;
         };
         if reader.awake_from.is_some() || !session.is_connected() || !session.is_active() {
+            return;
+        }
+        if !self.queues.has_appetite(session) {
             return;
         }
         let next = reader.next;
@@ -269,7 +288,7 @@ impl<P: DoorState> Broker<P> {
             if let Some(reader) = &mut session.reader {
                 reader.next = to;
             }
-            self.queues.hungry.push(slot);
+            self.queues.hungry.push_back(slot);
             return;
         }
         let mut most_messages = most_messages;
@@ -279,6 +298,7 @@ impl<P: DoorState> Broker<P> {
                 most_messages = most_messages.min(FIRST_MESSAGES);
             }
         }
+        self.replays.made(most_messages, 0);
         let request = ReadRequest {
             reader: u64::from(slot) << 32 | u64::from(session.attendance),
             from: next,
@@ -352,6 +372,7 @@ impl<P: DoorState> Broker<P> {
         let mut is_done = true;
         let mut reached = end;
         for (position, message) in messages {
+            self.replays.made(1, message.body_bytes());
             let reader = self.queues.sessions[slot].reader.as_ref();
             let is_wanted = reader.is_some_and(|reader| {
                 position >= reader.next
@@ -404,7 +425,7 @@ impl<P: DoorState> Broker<P> {
             reader.allowance = Some(Allowance::new(count.until, queue_full, count.unread));
             reader.next = count.start;
         }
-        self.queues.hungry.push(slot);
+        self.queues.hungry.push_back(slot);
     }
 
     /// Queues what a session is to get of a message of the log; false where its queue is full.

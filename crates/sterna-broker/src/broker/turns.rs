@@ -16,11 +16,14 @@ impl<P: DoorState> Broker<P> {
     /// A turn of the shard's loop begins: selectors have the steps of a turn, and what waited for that goes on. Only then the
     /// time is asked for. Without calls of this a broker has the steps of one turn in all.
     pub fn begin_turn(&mut self, now_ms: impl FnOnce() -> u64) {
+        // A door's panic may have ended the work of the last turn.
+        self.is_finishing = false;
         self.copies.begin_turn();
+        self.replays.begin_turn();
         self.index.begin_turn();
         let work = &mut self.queues.work;
         work.renew();
-        if !work.has_postponed() && self.postponed_wills.is_empty() {
+        if !self.has_postponed() {
             return;
         }
         let now_ms = now_ms();
@@ -117,7 +120,14 @@ impl<P: DoorState> Broker<P> {
     /// Whether something waits for the next turn.
     #[must_use]
     pub fn has_postponed(&self) -> bool {
-        self.queues.work.has_postponed() || !self.postponed_wills.is_empty()
+        self.queues.work.has_postponed()
+            || !self.postponed_wills.is_empty()
+            || !self.queues.hungry.is_empty()
+    }
+
+    /// Whether sessions have read as much of the log in this turn as they may.
+    pub(super) const fn has_replayed(&self) -> bool {
+        self.replays.count(0) >= self.queues.limits.copies_per_turn
     }
 
     /// Lets those go whose selectors took too much work.

@@ -1,6 +1,6 @@
 //! The copies of messages in one turn: how they are counted, and what waits for another turn.
 
-use sterna_broker::{Close, Limits, NEVER_EXPIRES_S, Qos, Will};
+use sterna_broker::{Close, Limits, NEVER_EXPIRES_S, Outcome, Pressure, Qos, Will};
 use sterna_store::MemoryStore;
 
 use crate::cluster::{Client, Cluster, message, named, qos};
@@ -191,4 +191,102 @@ fn wills_that_wait_for_a_turn_outlive_the_broker_and_go_once() {
 
     let mut cluster = restarted();
     assert!(!cluster.broker(0).has_postponed(), "they went once");
+}
+
+/// Sessions that are away, with messages of a topic in the log.
+fn away(cluster: &mut Cluster, sessions: usize, messages: usize) {
+    for number in 0..sessions {
+        let name = format!("away{number}");
+        let client = cluster.open_with(0, &name, false, NEVER_EXPIRES_S, None);
+        cluster.subscribe(client, "all", qos(Qos::AtLeastOnce));
+        cluster.close(client, Close::LOST);
+    }
+    for number in 0..messages {
+        cluster.publish(0, "all", &number.to_string(), Qos::AtLeastOnce);
+    }
+}
+
+fn come_back(cluster: &mut Cluster, number: usize) -> Client {
+    let name = format!("away{number}");
+    cluster.open_with(0, &name, false, NEVER_EXPIRES_S, None)
+}
+
+#[test]
+fn sessions_that_return_together_read_the_log_in_turns() {
+    const SESSIONS: usize = 30;
+    const MESSAGES: usize = 40;
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::with(1, limits(), |_| Box::new(store.clone()));
+    away(&mut cluster, SESSIONS, MESSAGES);
+    begin_turn(&mut cluster, 0);
+    let back: Vec<Client> = (0..SESSIONS)
+        .map(|number| come_back(&mut cluster, number))
+        .collect();
+    let mut came = vec![Vec::new(); SESSIONS];
+    let mut turns = 0;
+    loop {
+        let before: usize = came.iter().map(Vec::len).sum();
+        for (client, came) in back.iter().zip(&mut came) {
+            came.extend(cluster.drain(*client));
+        }
+        let now: usize = came.iter().map(Vec::len).sum();
+        // Each may go beyond by what one session reads at once.
+        assert!(
+            now - before <= PER_TURN as usize + MESSAGES,
+            "{} in a turn",
+            now - before
+        );
+        if now == SESSIONS * MESSAGES {
+            break;
+        }
+        turns += 1;
+        assert!(turns < 1_000, "{now} came");
+        begin_turn(&mut cluster, 0);
+    }
+    assert!(
+        turns >= SESSIONS * MESSAGES / (PER_TURN as usize + MESSAGES),
+        "{turns}"
+    );
+    let all: Vec<String> = (0..MESSAGES).map(|number| number.to_string()).collect();
+    assert!(came.iter().all(|came| *came == all));
+}
+
+#[test]
+fn where_memory_is_short_a_reader_of_the_log_settles_before_it_gets_more() {
+    const AHEAD: usize = 20;
+    let limits = Limits {
+        read_ahead_messages: AHEAD,
+        ..Limits::default()
+    };
+    for is_relieved in [false, true] {
+        let store = MemoryStore::new();
+        let mut cluster = Cluster::with(1, limits.clone(), |_| Box::new(store.clone()));
+        away(&mut cluster, 1, 200);
+        cluster.directory.set_pressure(Pressure::MoveToLog);
+        cluster.broker(0).feel_pressure();
+        let client = come_back(&mut cluster, 0);
+        let mut unsettled = cluster.take(client);
+        let first = unsettled.len();
+        assert!((1..=2 * AHEAD).contains(&first), "{first} without a word");
+        begin_turn(&mut cluster, 0);
+        assert!(cluster.take(client).is_empty());
+        if is_relieved {
+            cluster.directory.set_pressure(Pressure::None);
+            cluster.broker(0).feel_pressure();
+            begin_turn(&mut cluster, 0);
+            assert_eq!(cluster.take(client).len(), 200 - first);
+            continue;
+        }
+        let mut settled = 0;
+        while let Some(delivery) = unsettled.pop() {
+            cluster.settle(client, delivery.tag, Outcome::Accepted);
+            settled += 1;
+            let mut more = cluster.take(client);
+            assert!(unsettled.len() + more.len() <= 2 * AHEAD);
+            more.append(&mut unsettled);
+            unsettled = more;
+        }
+        assert_eq!(settled, 200);
+        cluster.assert_empty();
+    }
 }

@@ -133,6 +133,8 @@ fn a_reader_that_stays_behind_reads_seldom() {
             published = until;
             let window: Vec<_> = (0..WINDOW).filter_map(|_| cluster.next(reader)).collect();
             assert!(!window.is_empty(), "{shards} shards: {received} are here");
+            let now_ms = cluster.now_ms;
+            cluster.broker(shards - 1).begin_turn(|| now_ms);
             for delivery in window {
                 assert_eq!(text(&delivery), received.to_string());
                 cluster.settle(reader, delivery.tag, Outcome::Accepted);

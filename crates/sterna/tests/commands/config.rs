@@ -288,23 +288,23 @@ fn a_value_in_force_is_explained_with_its_place() {
         let run = command.output().unwrap();
         let lines = stdout(&run)
             .lines()
-            .filter(|line| line.contains("in force  "));
+            .filter(|line| line.contains("value     "));
         lines.map(|line| line.trim().to_owned()).collect::<Vec<_>>()
     };
     for (key, expected) in [
-        ("receive_maximum", "in force  5 (f.toml:2)"),
-        ("maximum_qos", "in force  2 (default)"),
-        ("mqtt.server_reference", "in force  not set (default)"),
+        ("receive_maximum", "value     5 (f.toml:2)"),
+        ("maximum_qos", "value     2 (default)"),
+        ("mqtt.server_reference", "value     not set (default)"),
         (
             "listener.url",
-            "in force  listener 1: \"mqtt://localhost:1\" (f.toml:4)",
+            "value     listener 1: \"mqtt://localhost:1\" (f.toml:4)",
         ),
     ] {
         assert_eq!(said(key, None), [expected], "{key}");
     }
     assert_eq!(
         said("receive_maximum", Some("7")),
-        ["in force  7 (STERNA__MQTT__RECEIVE_MAXIMUM)"]
+        ["value     7 (STERNA__MQTT__RECEIVE_MAXIMUM)"]
     );
     // Without a configuration there is the default alone.
     let plain = config(folder, &["explain", "receive_maximum"]);

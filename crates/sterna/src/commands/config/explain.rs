@@ -1,4 +1,4 @@
-//! `sterna config explain`: what a setting is, and its value in force.
+//! `sterna config explain`: what a setting is, and its value by a configuration.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
@@ -15,8 +15,9 @@ use super::super::serve::Source;
 ///
 /// NAME is a setting with or without its section (`mqtt.receive_maximum`, `receive_maximum`). A section (`mqtt`), or
 /// the beginning of names (`broker.maximum_q`), lists its settings, one a line; without NAME all are listed. With a
-/// configuration file or a variable that sets it, its value in force is printed, too. Exit code 0: there is such a
-/// setting; 1: there is none, or the configuration cannot be read.
+/// configuration file or a variable that sets it, the value that it gets there is printed, too. A broker that runs may have
+/// another: its file may have changed since. Exit code 0: there is such a setting; 1: there is none, or the configuration
+/// cannot be read.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     /// A setting, a section, or the beginning of names
@@ -118,7 +119,7 @@ fn write_text(
             String::new()
         };
         let value = found.value.as_deref().unwrap_or("not set");
-        writeln!(text, "  in force  {entry}{value} ({})", found.place)?;
+        writeln!(text, "  value     {entry}{value} ({})", found.place)?;
     }
     Ok(())
 }
