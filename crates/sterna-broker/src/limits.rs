@@ -73,7 +73,8 @@ pub struct Limits {
     /// waits for the next one.
     pub steps_per_turn: u64,
     /// Copies of messages that a shard makes in one turn ([`Broker::copies_of_turn`](crate::Broker::copies_of_turn)), before
-    /// publications that go to many wait for the next one. One publication may make any number.
+    /// publications that go to many wait for the next one. One publication may make any number. Front doors deliver as many in
+    /// one turn ([`Broker::deliveries_of_turn`](crate::Broker::deliveries_of_turn)).
     pub copies_per_turn: u64,
     /// Pause before a message of a shared subscription is delivered again that was lost with its consumer twice, or for
     /// which the dead letters have no room, in milliseconds. It doubles each time.

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::api::{Delivery, DoorState, SessionKey};
 use crate::attempts::Failures;
+use crate::copies::Copies;
 use crate::counters::Counters;
 use crate::directory::Directory;
 use crate::eras::Eras;
@@ -117,6 +118,8 @@ pub(crate) struct Queues<P> {
     pub(crate) changed: Vec<u32>,
     /// Groups whose cursors are to be written.
     pub(crate) changed_groups: Vec<u32>,
+    /// The deliveries of this turn, counted as copies are.
+    pub(crate) delivered: Copies,
     /// Sessions that have fallen behind in this call.
     pub(crate) fallen: Vec<u32>,
     /// Sessions that are to read on in the log, some of them several times.
@@ -268,6 +271,7 @@ impl<P> Queues<P> {
             disowned: Vec::new(),
             changed: Vec::new(),
             changed_groups: Vec::new(),
+            delivered: Copies::default(),
             fallen: Vec::new(),
             hungry: VecDeque::new(),
             hungry_groups: Vec::new(),
@@ -459,6 +463,11 @@ impl<P> Queues<P> {
         None
     }
 
+    /// Whether [`next_ready`](Self::next_ready) may have one.
+    pub(crate) fn has_ready(&self) -> bool {
+        self.current.is_some() || !self.ready.is_empty()
+    }
+
     /// Whether `next_ready` gave the session last, and lists it again when it is asked the next time.
     pub(crate) fn is_current(&self, slot: u32) -> bool {
         self.current == Some(slot)
@@ -500,6 +509,10 @@ impl<P> Queues<P> {
             self.saw(&delivery.message, step);
         }
         self.list_if_hungry(slot);
+        let body_bytes = delivery
+            .as_ref()
+            .map_or(0, |delivery| delivery.message.body_bytes());
+        self.delivered.made(1, body_bytes);
         delivery
     }
 

@@ -115,6 +115,9 @@ pub struct ShardConfig {
     pub paused_timeout_ms: u64,
     /// Most bytes read from one connection in one turn (the size of the shard's read buffer).
     pub read_bytes_per_turn: usize,
+    /// Bytes read from all byte streams in one turn. Where many have something to say, less is read from each, but at least
+    /// 4 KiB. So the wait for its turn grows little with the number of others.
+    pub streams_bytes_per_turn: usize,
     /// Bytes written to one connection in one turn, above which the rest waits for the next turn.
     pub write_bytes_per_turn: usize,
     /// Unsent bytes above which a connection counts as blocked.
@@ -164,6 +167,7 @@ impl Default for ShardConfig {
             half_closed_timeout_ms: 10_000,
             paused_timeout_ms: 10_000,
             read_bytes_per_turn: 64 * 1024,
+            streams_bytes_per_turn: 4 * 1024 * 1024,
             write_bytes_per_turn: 1024 * 1024,
             high_watermark_bytes: 256 * 1024,
             low_watermark_bytes: 64 * 1024,

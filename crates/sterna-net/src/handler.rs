@@ -415,6 +415,13 @@ pub trait Handler {
         true
     }
 
+    /// Whether another end of a byte-stream connection may be [told](Self::closed) in this turn. Some are told in each turn
+    /// in any case; where not, the rest follows in the next one.
+    fn takes_ends(&mut self, net: &mut dyn Network) -> bool {
+        let _ = net;
+        true
+    }
+
     /// Bytes arrived on a stream. The first chunk of a stream announces the stream.
     fn received(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>);
 

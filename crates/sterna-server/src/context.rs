@@ -231,8 +231,8 @@ impl Context<'_> {
         (self.holding.line).is_spent(self.broker.copies_of_turn(), most)
     }
 
-    /// Whether a message has to wait for another turn, since it goes to many. Nothing of it is done before. A message without
-    /// a topic counts as one, since its topic is not known yet.
+    /// Whether a message has to wait for another turn, since it goes to many. Nothing of it is done before. A message whose
+    /// topic is not known yet counts as one, and so do subscriptions and their end.
     #[inline(never)]
     pub(crate) fn must_line_up(
         &mut self,

@@ -1,4 +1,5 @@
-//! Clients whose message goes to many readers, and that wait for a turn of the shard's loop in which it can be copied.
+//! Clients whose message goes to many readers, and that wait for a turn of the shard's loop in which it can be copied. The
+//! same wait those that change subscriptions.
 //!
 //! The copies of a turn are bounded, so that a small message to very many stops nobody else. Messages that go to few do not
 //! wait. Users, and networks of clients without a user, take turns; the clients of each keep the order in which they came.
@@ -11,7 +12,7 @@ use sterna_broker::network_of;
 use sterna_net::ConnectionId;
 
 /// The parts in which the copies of a turn are given to clients that have waited.
-const PARTS: u64 = 8;
+const PARTS: u64 = 64;
 
 /// The user of a client; the network of its address where it has none.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -173,13 +174,13 @@ mod tests {
     #[test]
     fn a_client_that_has_waited_has_a_part_of_the_turn() {
         let mut line = Line::default();
-        assert!(!line.is_spent(79, 80) && line.is_spent(80, 80));
-        line.begin_part(20, 80);
-        assert!(!line.is_spent(29, 80) && line.is_spent(30, 80));
+        assert!(!line.is_spent(639, 640) && line.is_spent(640, 640));
+        line.begin_part(20, 640);
+        assert!(!line.is_spent(29, 640) && line.is_spent(30, 640));
         // The first of a turn has its part also where others have made all copies.
-        line.begin_part(100, 80);
-        assert!(!line.is_spent(109, 80) && line.is_spent(110, 80));
+        line.begin_part(700, 640);
+        assert!(!line.is_spent(709, 640) && line.is_spent(710, 640));
         line.end_part();
-        assert!(!line.is_spent(79, 80));
+        assert!(!line.is_spent(639, 640));
     }
 }

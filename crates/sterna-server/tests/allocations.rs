@@ -267,6 +267,7 @@ impl Fixture {
             early: false,
             confirmed: true,
         };
+        self.shard.begin_of_turn(&mut self.wire);
         self.shard.received(&mut self.wire, connection, chunk);
         self.shard.end_of_turn(&mut self.wire);
     }

@@ -74,6 +74,12 @@ impl<P: DoorState> Broker<P> {
         Some((session.consumer()?, session.key(slot)))
     }
 
+    /// Whether sessions may have something to send.
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        self.queues.has_ready()
+    }
+
     /// Whether messages of QoS 1 or 2 have filled half of a queue since the last call. The front door then
     /// drains what is [ready](Self::next_ready), before more is published: all in the queue may have come in this turn.
     pub fn take_crowded(&mut self) -> bool {

@@ -56,7 +56,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::api::{DoorState, Event, QueueState, SessionInfo, SessionKey, ShardId};
-use crate::copies::Copies;
+use crate::copies::{Copies, ROUTE_COPIES};
 use crate::counters::Counters;
 use crate::directory::{Directory, Log};
 use crate::far_group::Root;
@@ -496,6 +496,7 @@ impl<P: DoorState> Broker<P> {
         }
         let mut updates = std::mem::take(&mut self.updates);
         self.directory.read_log(self.shard, length, &mut updates);
+        self.copies.made(updates.len() * ROUTE_COPIES, 0);
         for update in &updates {
             self.index.apply(update);
             self.apply_to_groups(update);

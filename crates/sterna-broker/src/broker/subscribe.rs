@@ -336,6 +336,7 @@ impl<P: DoorState> Broker<P> {
                 continue;
             }
             appended += 1;
+            self.copies.made(1, message.body_bytes());
             let qos = message.qos().min(highest);
             self.queues.push(
                 now_ms,

@@ -20,6 +20,7 @@ impl<P: DoorState> Broker<P> {
         self.is_finishing = false;
         self.copies.begin_turn();
         self.replays.begin_turn();
+        self.queues.delivered.begin_turn();
         self.index.begin_turn();
         let work = &mut self.queues.work;
         work.renew();
@@ -69,6 +70,15 @@ impl<P: DoorState> Broker<P> {
     #[must_use]
     pub const fn copies_of_turn(&self) -> u64 {
         self.copies.count(self.index.visited())
+    }
+
+    /// Deliveries of this turn, counted as [copies](Self::copies_of_turn) are. Where they reach
+    /// [`Limits::copies_per_turn`](crate::Limits), front doors leave sessions that are
+    /// [ready](Self::next_ready) to the next turn.
+    #[inline]
+    #[must_use]
+    pub const fn deliveries_of_turn(&self) -> u64 {
+        self.queues.delivered.count(0)
     }
 
     /// Whether a message of a topic makes few copies, as far as a short look shows.

@@ -1,5 +1,6 @@
 //! The shard as its handler sees it: connections and the calls that queue something on them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -52,7 +53,7 @@ pub(super) struct Core {
     /// Connections whose queue fell below the low watermark.
     pub(super) relieved: Vec<ConnectionId>,
     /// Connections whose end the handler is to be told.
-    pub(super) ended: Vec<ConnectionId>,
+    pub(super) ended: VecDeque<ConnectionId>,
     /// Handshakes that have failed, which the handler is to be told.
     pub(super) failed: Vec<FailedHandshake>,
     /// The shard's counts.
@@ -90,7 +91,7 @@ impl Core {
             ready: Vec::new(),
             dirty: Vec::new(),
             relieved: Vec::new(),
-            ended: Vec::new(),
+            ended: VecDeque::new(),
             failed: Vec::new(),
             counters,
             udp,
@@ -174,7 +175,7 @@ impl Core {
         connection.end.get_or_insert_with(end);
         connection.dissolve(&mut self.pool);
         connection.weigh(&mut self.unsent_bytes);
-        self.ended.push(id);
+        self.ended.push_back(id);
     }
 
     /// Closes a connection in order: its queue is written first.
@@ -422,7 +423,7 @@ impl Core {
         connection.dissolve(&mut self.pool);
         connection.weigh(&mut self.unsent_bytes);
         let gone = connection.peer_side.has_ended() || connection.socket_shutdown().is_err();
-        self.ended.push(id);
+        self.ended.push_back(id);
         if gone {
             connection.phase = Phase::Dead;
             return;

@@ -31,6 +31,7 @@ impl<H: Handler> Shard<H> {
             }
             self.handshakes_left -= 1;
         } else if connection.phase == Phase::Open && !self.handler.takes_input(&mut self.core) {
+            self.first_held_back.get_or_insert(self.core.ready.len());
             self.core.enqueue(id);
             self.is_held_back = true;
             return;
@@ -38,15 +39,16 @@ impl<H: Handler> Shard<H> {
         let Some(connection) = self.core.connections.get_mut(id) else {
             return;
         };
-        let room = &mut self.scratch.read[PARTIAL_ROOM..];
+        let room_bytes = self.read_bytes;
+        let room = &mut self.scratch.read[PARTIAL_ROOM..][..room_bytes];
         let read = connection.socket.read(room);
+        self.has_read = true;
         // Letters posted before the peer sent these bytes go first: another shard's answer may have told the peer of
         // them.
         self.mail();
         let Some(connection) = self.core.connections.get_mut(id) else {
             return;
         };
-        let room_bytes = self.scratch.read.len() - PARTIAL_ROOM;
         match read {
             Ok(0) if connection.is_cut() => self.core.end_unwritten(id),
             Ok(0) => {

@@ -30,6 +30,10 @@ use crate::{CloseReason, ConnectionId, Handler};
 
 /// Most events fetched at once; more wait in the kernel.
 const EVENTS: usize = 1_024;
+/// Least bytes that are read from a connection in its turn.
+const LEAST_READ_BYTES: usize = 4 * 1024;
+/// Ends of connections that are told in each turn, whatever the handler says.
+const ENDS_TOLD: usize = 16;
 /// Turns in which nothing is read, after which each waits for a while.
 const BRIEF_TURNS: u32 = 64;
 /// That wait, unless a letter comes.
@@ -63,9 +67,17 @@ pub(crate) struct Shard<H: Handler> {
     /// The list that is being worked through.
     working: Vec<ConnectionId>,
     scratch: Scratch,
+    /// Most bytes that are read from one connection in this turn.
+    read_bytes: usize,
+    /// Whether something was read in this turn.
+    has_read: bool,
     /// Whether something was not read in this turn, for the handler takes nothing now.
     is_held_back: bool,
-    /// Turns before this one, one after another, in which that was so.
+    /// Where the first connection is in the list of the next turn that was not read in this one for that reason.
+    first_held_back: Option<usize>,
+    /// Whether datagrams were not read in the last turn for that reason.
+    are_datagrams_held_back: bool,
+    /// Turns before this one, one after another, in which that was so and nothing was read.
     held_turns: u32,
     /// Handshake flights that may still be worked on in this turn.
     handshakes_left: usize,
@@ -107,7 +119,11 @@ impl<H: Handler> Shard<H> {
             letters: Vec::new(),
             working: Vec::new(),
             scratch,
+            read_bytes: 0,
+            has_read: false,
             is_held_back: false,
+            first_held_back: None,
+            are_datagrams_held_back: false,
             held_turns: 0,
             handshakes_left: 0,
         })
@@ -174,8 +190,14 @@ impl<H: Handler> Shard<H> {
                 Source::Connection(slot, cut) => self.note(slot, cut, event),
             }
         }
-        self.work_through(|core| &mut core.ready, Self::attend);
-        self.receive_datagrams();
+        // Each has its turn first where the other leaves it none.
+        if self.are_datagrams_held_back {
+            self.receive_datagrams();
+            self.read_streams();
+        } else {
+            self.read_streams();
+            self.receive_datagrams();
+        }
         self.work_through(|core| &mut core.relieved, Self::relieve);
         self.mail();
         while let Some((kind, id)) = self.core.deadlines.pop(self.core.now_ms) {
@@ -193,11 +215,25 @@ impl<H: Handler> Shard<H> {
         self.handler.end_of_turn(&mut self.core);
         self.flush();
         self.publish();
-        self.held_turns = if std::mem::take(&mut self.is_held_back) {
+        let has_read = std::mem::take(&mut self.has_read);
+        self.held_turns = if std::mem::take(&mut self.is_held_back) && !has_read {
             self.held_turns.saturating_add(1)
         } else {
             0
         };
+    }
+
+    /// Reads from byte streams. The more have something to say, the less is read from each, so that none waits for long.
+    fn read_streams(&mut self) {
+        let config = &self.core.config;
+        let share = config.streams_bytes_per_turn / self.core.ready.len().max(1);
+        let least = LEAST_READ_BYTES.min(config.read_bytes_per_turn);
+        self.read_bytes = share.clamp(least, config.read_bytes_per_turn);
+        self.work_through(|core| &mut core.ready, Self::attend);
+        // Those that had no turn now are the first in the next one.
+        if let Some(first) = self.first_held_back.take() {
+            self.core.ready.rotate_left(first);
+        }
     }
 
     /// Lets other threads see the figures of this turn.
@@ -294,14 +330,18 @@ impl<H: Handler> Shard<H> {
         for failed in std::mem::take(&mut self.core.failed) {
             self.handler.handshake_failed(&mut self.core, failed);
         }
+        let mut told = 0;
         // The handler may end others in turn.
-        while let Some(id) = self.core.ended.pop() {
+        while (told < ENDS_TOLD || self.handler.takes_ends(&mut self.core))
+            && let Some(id) = self.core.ended.pop_front()
+        {
             let Some(connection) = self.core.connections.get_mut(id) else {
                 continue;
             };
             if connection.announced {
                 let end = connection.end.as_ref();
                 let reason = end.map_or(CloseReason::Local, |end| end.reason.clone());
+                told += 1;
                 // Still known while the handler says goodbye to it.
                 self.handler.closed(&mut self.core, id, &reason);
             }
@@ -346,7 +386,9 @@ impl<H: Handler> Shard<H> {
         for id in self.core.connections.ids() {
             self.core.end(id, CloseReason::Shutdown);
         }
-        self.reap();
+        while !self.core.ended.is_empty() {
+            self.reap();
+        }
         self.drain_quic();
         self.flush();
     }

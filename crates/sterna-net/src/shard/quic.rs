@@ -21,18 +21,21 @@ impl<H: Handler> Shard<H> {
     pub(super) fn receive_datagrams(&mut self) {
         let now = self.core.now;
         let batches = self.core.config.datagram_batches_per_turn;
+        self.are_datagrams_held_back = false;
         let is_held_back = !self.core.udp.is_empty() && !self.handler.takes_input(&mut self.core);
         for socket in 0..self.core.udp.len() {
             let udp = &mut self.core.udp[socket];
             if is_held_back {
-                self.is_held_back |= udp.readable;
+                self.are_datagrams_held_back |= udp.readable;
             } else {
+                self.has_read |= udp.readable;
                 udp.receive(now, batches, &mut self.scratch.udp);
             }
             if udp.driver.deadline().is_some_and(|due: Instant| due <= now) {
                 udp.driver.timeout(now);
             }
         }
+        self.is_held_back |= self.are_datagrams_held_back;
         // Letters posted before the peers sent these datagrams go first.
         self.mail();
         self.drain_quic();

@@ -571,6 +571,82 @@ fn a_handler_that_takes_nothing_is_asked_again_and_letters_come() {
     server.stop();
 }
 
+fn wait_open(server: &Server, clients: usize) {
+    let started = Instant::now();
+    while server.log.count(|_, seen| matches!(seen, Seen::Opened(_))) < clients {
+        assert!(started.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Where a handler takes little in each turn, those that had none are the first in the next one.
+#[test]
+fn a_handler_that_takes_little_hears_everybody() {
+    const CLIENTS: usize = 10;
+    let mut setup = setup();
+    setup.manner = Manner::Drop;
+    setup.config.receive_buffer_bytes = Some(1 << 20);
+    let server = setup.start();
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| connect(server.address())).collect();
+    wait_open(&server, CLIENTS);
+    server.run(0, |echo, _| {
+        echo.is_full = true;
+        echo.reads_per_turn = Some(3);
+    });
+    for client in &mut clients {
+        // More than one read has, so that each has something to say after its turn.
+        client.write_all(&pattern(200_000)).unwrap();
+    }
+    server.run(0, |echo, _| echo.is_full = false);
+    let mut heard = std::collections::HashSet::new();
+    server.log.wait("all", |seen| {
+        if let Seen::Received(id, ..) = seen {
+            heard.insert(*id);
+        }
+        (heard.len() == CLIENTS).then_some(())
+    });
+    let mut order = Vec::new();
+    server.log.count(|_, seen| {
+        if let Seen::Received(id, ..) = seen
+            && order.last() != Some(id)
+        {
+            order.push(*id);
+        }
+        false
+    });
+    let first: std::collections::HashSet<_> = order.iter().take(CLIENTS).collect();
+    assert_eq!(
+        first.len(),
+        CLIENTS,
+        "each has its turn before one has its second"
+    );
+    server.stop();
+}
+
+#[test]
+fn ends_of_many_are_told_in_turns() {
+    const CLIENTS: usize = 100;
+    let server = server(Manner::Drop);
+    let clients: Vec<_> = (0..CLIENTS).map(|_| connect(server.address())).collect();
+    wait_open(&server, CLIENTS);
+    server.run(0, |echo, net| {
+        echo.is_deaf_to_ends = true;
+        for id in echo.open.clone() {
+            net.close(id, 0);
+        }
+    });
+    let closed = |_: usize, seen: &Seen| matches!(seen, Seen::Closed(..));
+    let started = Instant::now();
+    while server.log.count(closed) < CLIENTS {
+        assert!(started.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let most = server.log.most_ends.load(Ordering::Relaxed);
+    assert!((1..=16).contains(&most), "{most} in one turn");
+    drop(clients);
+    server.stop();
+}
+
 #[test]
 fn an_idle_shard_sleeps_and_deadlines_are_kept() {
     let server = setup().start();
@@ -594,12 +670,26 @@ fn an_idle_shard_sleeps_and_deadlines_are_kept() {
 
 #[test]
 fn a_flood_of_one_does_not_starve_another() {
-    const FLOODS: usize = 2;
+    let most_bytes = setup().config.read_bytes_per_turn;
+    floods_leave_turns(usize::MAX, most_bytes);
+}
+
+/// The more have something to say, the less is read from each.
+#[test]
+fn floods_of_many_share_what_is_read_in_a_turn() {
+    floods_leave_turns(FLOODS * 8_192, 8_192);
+}
+
+const FLOODS: usize = 2;
+
+/// A client is heard while others flood the server, after no more than this from each of them in a turn.
+fn floods_leave_turns(streams_bytes_per_turn: usize, most_each_bytes: usize) {
     let mut setup = setup();
+    setup.config.streams_bytes_per_turn = streams_bytes_per_turn;
     setup.manner = Manner::Drop;
     // More than a turn's worth waits in the kernel whatever its defaults are.
     setup.config.receive_buffer_bytes = Some(1 << 20);
-    let most_bytes = FLOODS * setup.config.read_bytes_per_turn;
+    let most_bytes = FLOODS * most_each_bytes;
     let server = setup.start();
     let floods: Vec<_> = (0..FLOODS)
         .map(|_| {

@@ -72,7 +72,8 @@ pub(super) fn must_ask(cx: &Context<'_>, client: &mut Client, unit: &Unit<'_>) -
 }
 
 impl Door {
-    /// Whether a transfer has to wait: for another turn, or for a reader whose queue is half full.
+    /// Whether a frame has to wait: for another turn, as transfers do and the begin and end of links, or for a reader whose
+    /// queue is half full.
     #[inline]
     pub(super) fn must_hold(
         &self,
@@ -88,9 +89,13 @@ impl Door {
         let Unit::Frame(frame) = unit else {
             return false;
         };
-        let Ok((Performative::Transfer(transfer), payload)) = Performative::decode(frame.body())
-        else {
-            return false;
+        let (transfer, payload) = match Performative::decode(frame.body()) {
+            Ok((Performative::Transfer(transfer), payload)) => (transfer, payload),
+            Ok((Performative::Attach(_) | Performative::Detach(_), _)) if cx.is_turn_spent() => {
+                client.sips.is_held = cx.must_line_up(client.id, client.user(), None);
+                return client.sips.is_held;
+            }
+            _ => return false,
         };
         let (id, config) = (client.id, &cx.policy.amqp);
         let topic = of_transfer(config, client, frame.channel(), &transfer, payload);

@@ -403,9 +403,8 @@ impl Door {
                         true
                     } else {
                         ask::must_ask(cx, client, &unit)
-                            || unit.is_transfer()
-                                && (client.sips.must_wait(cx, Protocol::Amqp)
-                                    || self.must_hold(cx, client, &unit))
+                            || unit.is_transfer() && client.sips.must_wait(cx, Protocol::Amqp)
+                            || self.must_hold(cx, client, &unit)
                             || self.must_be_last(cx, client, stream, &unit)
                     };
                     if waits {

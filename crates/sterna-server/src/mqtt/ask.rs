@@ -55,7 +55,8 @@ impl Door {
         }
     }
 
-    /// Whether a PUBLISH has to wait: for another turn, or for a reader whose queue is half full.
+    /// Whether a packet has to wait: for another turn, as PUBLISH, SUBSCRIBE and UNSUBSCRIBE may, or for a reader whose queue
+    /// is half full.
     #[inline]
     pub(super) fn must_hold(
         cx: &mut Context<'_>,
@@ -64,8 +65,16 @@ impl Door {
         frame: &Frame<'_>,
     ) -> bool {
         let is_spent = cx.is_turn_spent();
-        if !(is_spent || cx.broker.may_hold()) || frame.packet_type() != Some(PacketType::Publish) {
+        if !(is_spent || cx.broker.may_hold()) {
             return false;
+        }
+        match frame.packet_type() {
+            Some(PacketType::Publish) => {}
+            Some(PacketType::Subscribe | PacketType::Unsubscribe) if is_spent => {
+                client.sips.is_held = cx.must_line_up(client.id, client.identity.user(), None);
+                return client.sips.is_held;
+            }
+            _ => return false,
         }
         (is_spent && Self::must_line_up(cx, client, lane, frame))
             || (cx.broker.may_hold()

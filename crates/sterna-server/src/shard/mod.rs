@@ -82,6 +82,8 @@ pub struct Shard {
 
 /// How long nothing is read at most while this shard is ahead of another one, in milliseconds.
 const AHEAD_MS: u64 = 100;
+/// The parts in which messages are delivered before the end of a turn, where queues are half full.
+const DRAIN_PARTS: u64 = 8;
 
 /// The front doors for one step. A connection belongs to one of them from its first moment.
 struct Doors<'a> {
@@ -330,8 +332,13 @@ impl Shard {
             let mut doors = self.doors(net);
             doors.amqp.session_adopted(&mut doors.cx, &name);
         }
+        // A part in any case: a queue may be half full.
+        let most = self.broker.limits().copies_per_turn;
+        let until = most.max(self.broker.deliveries_of_turn() + most.div_ceil(DRAIN_PARTS));
         loop {
-            while let Some((consumer, session)) = self.broker.next_ready() {
+            while self.broker.deliveries_of_turn() < until
+                && let Some((consumer, session)) = self.broker.next_ready()
+            {
                 let mut doors = self.doors(net);
                 of_consumer!(doors, consumer, deliver(session));
             }
@@ -374,6 +381,11 @@ impl Shard {
             }
         }
         self.holding.line.end_part();
+    }
+
+    /// Whether as many messages were delivered in this turn as there may be.
+    fn has_delivered(&self) -> bool {
+        self.broker.deliveries_of_turn() >= self.broker.limits().copies_per_turn
     }
 
     /// Lets clients go on that have waited as long as they may.
@@ -472,6 +484,9 @@ impl Handler for Shard {
     }
 
     fn takes_input(&mut self, net: &mut dyn Network) -> bool {
+        if self.has_delivered() {
+            return false;
+        }
         if !self.broker.is_ahead() {
             self.ahead_since_ms = None;
             return true;
@@ -484,6 +499,10 @@ impl Handler for Shard {
             self.ahead_since_ms = None;
         }
         !is_patient
+    }
+
+    fn takes_ends(&mut self, _: &mut dyn Network) -> bool {
+        self.broker.copies_of_turn() < self.broker.limits().copies_per_turn
     }
 
     fn received(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>) {
@@ -780,6 +799,7 @@ impl Handler for Shard {
             self.holding.deadline_ms(),
             self.has_more_to_end().then_some(0),
             (self.has_line() || self.cluster.as_ref().is_some_and(Member::has_late)).then_some(0),
+            self.broker.has_ready().then_some(0),
             // More in the next turn.
             self.shortage.is_relieving.then_some(0),
             self.stopping.deadline_ms(),

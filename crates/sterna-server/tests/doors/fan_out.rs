@@ -15,12 +15,12 @@ use crate::h3_client::Client as HttpClient;
 const V5: Version = Version::V5;
 
 const READERS: usize = 40;
-const PER_TURN: u64 = 100;
+pub(crate) const PER_TURN: u64 = 100;
 
 /// Messages to all readers in one turn, at most: the last one may begin when few copies are left.
 const MOST_AT_ONCE: u64 = PER_TURN / READERS as u64 + 1;
 
-fn broker_with(config: &Config, shards: usize) -> Broker {
+pub(crate) fn broker_with(config: &Config, shards: usize) -> Broker {
     let limits = Limits {
         copies_per_turn: PER_TURN,
         ..Limits::default()
@@ -28,12 +28,12 @@ fn broker_with(config: &Config, shards: usize) -> Broker {
     Broker::restored(config, shards, limits, || Box::new(NoStore))
 }
 
-fn is_paused(broker: &Broker, peer: Peer) -> bool {
+pub(crate) fn is_paused(broker: &Broker, peer: Peer) -> bool {
     broker.wires[peer.shard].paused.contains(&peer.id)
 }
 
 /// Connects from an address that is `last` of its network.
-fn client_at(broker: &mut Broker, shard: usize, last: u8, name: &str) -> Peer {
+pub(crate) fn client_at(broker: &mut Broker, shard: usize, last: u8, name: &str) -> Peer {
     broker.come_from([10, 0, 0, last]);
     let peer = broker.open_on(shard, TransportKind::Tcp, Vec::new());
     broker.packet(peer, V5, &Packet::Connect(plain(V5, name)));
@@ -52,7 +52,7 @@ fn readers(broker: &mut Broker, shards: usize) -> Vec<Peer> {
     (0..READERS).map(open).collect()
 }
 
-fn payloads(broker: &mut Broker, peer: Peer) -> Vec<String> {
+pub(crate) fn payloads(broker: &mut Broker, peer: Peer) -> Vec<String> {
     broker.packets(peer, V5, |packet| match packet {
         Packet::Publish(message) => String::from_utf8_lossy(message.payload).into_owned(),
         other => panic!("{other:?}"),

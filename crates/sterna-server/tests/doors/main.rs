@@ -19,6 +19,7 @@ mod fan_out;
 mod first_flight;
 mod holding;
 mod http;
+mod in_turns;
 mod inspect;
 mod lanes;
 mod mapping;

@@ -64,6 +64,8 @@ pub(crate) struct Log {
     /// Turns whose end nobody sees: without something that was sent, and with it.
     pub(crate) unseen_turns: [AtomicUsize; 2],
     pub(crate) received_bytes: AtomicUsize,
+    /// Most connections whose end was told in one turn.
+    pub(crate) most_ends: AtomicUsize,
 }
 
 impl Log {
@@ -154,6 +156,13 @@ pub(crate) struct Echo {
     is_in_turn: bool,
     /// Whether it takes nothing now.
     pub(crate) is_full: bool,
+    /// Most reads of a turn, if there is such a limit.
+    pub(crate) reads_per_turn: Option<usize>,
+    /// Whether it is told of no more ends than it must be.
+    pub(crate) is_deaf_to_ends: bool,
+    /// Reads and ends of this turn.
+    reads: usize,
+    ends: usize,
     /// Whether something was sent in this turn.
     sends: bool,
     high_bytes: usize,
@@ -173,7 +182,13 @@ impl Handler for Echo {
     }
 
     fn takes_input(&mut self, _: &mut dyn Network) -> bool {
-        !self.is_full
+        let takes = !self.is_full && self.reads_per_turn.is_none_or(|most| self.reads < most);
+        self.reads += usize::from(takes);
+        takes
+    }
+
+    fn takes_ends(&mut self, _: &mut dyn Network) -> bool {
+        !self.is_deaf_to_ends
     }
 
     fn received(&mut self, net: &mut dyn Network, id: ConnectionId, chunk: Chunk<'_>) {
@@ -259,6 +274,8 @@ impl Handler for Echo {
     }
 
     fn closed(&mut self, _: &mut dyn Network, id: ConnectionId, reason: &CloseReason) {
+        self.ends += 1;
+        self.log.most_ends.fetch_max(self.ends, Ordering::Relaxed);
         let place = self.open.iter().position(|open| *open == id);
         self.open
             .swap_remove(place.expect("what is closed was open"));
@@ -290,6 +307,7 @@ impl Handler for Echo {
     fn begin_of_turn(&mut self, _: &mut dyn Network) {
         assert!(!self.is_in_turn, "the turn before has ended");
         self.is_in_turn = true;
+        (self.reads, self.ends) = (0, 0);
     }
 
     fn end_of_turn(&mut self, net: &mut dyn Network) {
@@ -381,6 +399,10 @@ impl Setup {
                     turns: Arc::clone(&turns),
                     is_in_turn: false,
                     is_full: false,
+                    reads_per_turn: None,
+                    is_deaf_to_ends: false,
+                    reads: 0,
+                    ends: 0,
                     sends: false,
                     high_bytes: self.config.high_watermark_bytes,
                 };

@@ -77,7 +77,8 @@ pub(super) fn must_ask(
 }
 
 impl Api {
-    /// Whether the message of a request has to wait: for another turn, or for a reader whose queue is half full.
+    /// Whether a request has to wait: for another turn, as messages and subscriptions do, or for a reader whose queue is half
+    /// full.
     pub(super) fn must_hold(
         &self,
         cx: &mut Context<'_>,
@@ -89,8 +90,15 @@ impl Api {
             return false;
         }
         let head = &request.head;
-        let (Resource::Topic(topic), "POST") = (&target.resource, head.method()) else {
-            return false;
+        let topic = match (&target.resource, head.method()) {
+            (Resource::Topic(topic), "POST") => topic,
+            (Resource::Topic(_) | Resource::Topics, "GET" | "CONNECT") => {
+                let waits =
+                    cx.is_turn_spent() && cx.must_line_up(peer.connection, peer.name(), None);
+                peer.sips.is_held |= waits;
+                return waits;
+            }
+            _ => return false,
         };
         // An invalid message is refused when the request is answered.
         let is_acknowledged =
