@@ -4,7 +4,7 @@ use super::Broker;
 use crate::api::DoorState;
 use crate::limits::QueueFull;
 use crate::losses::LossReason;
-use crate::nodes::NIL;
+use crate::nodes::{NIL, Phase};
 use crate::pressure::{PRESSED_MESSAGES, Pressure};
 
 /// Sessions that are looked at in one call.
@@ -64,10 +64,13 @@ impl<P: DoorState> Broker<P> {
             let Some(session) = self.queues.sessions.get(slot) else {
                 continue;
             };
-            if !session.is_active() || session.pending.is_empty() {
+            if !session.is_active() || session.pending.is_empty() && session.ledger.is_empty() {
                 continue;
             }
             entries += session.pending.len();
+            if session.is_away() {
+                entries += self.forget_sent(slot);
+            }
             if self.queues.pressure >= Pressure::Drop {
                 self.drop_qos0(slot);
             }
@@ -129,6 +132,37 @@ impl<P: DoorState> Broker<P> {
         }
         self.drop_logged(slot);
         self.queues.list_if_hungry(slot);
+    }
+
+    /// Lets a session that is away read in the log again what was sent to it and is not settled. Returns how many messages
+    /// of that it had.
+    fn forget_sent(&mut self, slot: u32) -> usize {
+        let session = &mut self.queues.sessions[slot];
+        let sent = session.ledger.len();
+        let reads = session
+            .reader
+            .as_ref()
+            .is_some_and(|reader| !reader.is_asked);
+        if !reads || session.is_root() || sent <= PRESSED_MESSAGES {
+            return 0;
+        }
+        let mut forgotten = Vec::new();
+        let mut node = session.ledger.first();
+        while node != NIL {
+            let entry = self.queues.nodes.entry(node);
+            if let Some(entry) = entry.filter(|entry| entry.phase == Phase::Sent)
+                && entry.own_position() != 0
+                && (session.protocol).forget_sent(entry.own_position(), entry.tag)
+            {
+                forgotten.push(node);
+            }
+            node = self.queues.nodes.next(node);
+        }
+        for node in forgotten.into_iter().rev() {
+            self.queues.release(slot, node, false);
+        }
+        self.drop_logged(slot);
+        sent
     }
 
     /// Drops what waits for a session at QoS 0.

@@ -14,7 +14,6 @@ use super::acknowledge::Acknowledgement;
 use super::admission::{Admission, DATAGRAMS_PROPERTY};
 use super::ask::{ACTION, RENEWAL};
 use super::client::{Client, Renewal, State, connection, consumer};
-use super::deliver::packet_id_at;
 use super::received::received_id;
 use super::{Door, log_end};
 use crate::audit::Login;
@@ -25,7 +24,7 @@ use crate::door::{Early, TooManyConnections};
 use crate::identity::{Identity, Outcome, Refusal};
 use crate::judge::{Claim, Verdict, check_ban, finish, is_banned, is_unproved, judge, loggable};
 use crate::metrics::LoginFailure;
-use crate::session;
+use crate::session::{self, packet_id_at};
 
 /// The claim of a CONNECT about its client.
 ///

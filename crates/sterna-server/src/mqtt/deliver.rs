@@ -12,7 +12,7 @@ use super::client::{Client, DATAGRAMS, connection};
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::metrics::DropReason;
-use crate::session::{self, SessionState};
+use crate::session::{self, SessionState, packet_id_at};
 
 /// Messages taken from one queue before the next ready session has its turn.
 const MESSAGES_PER_TURN: usize = 256;
@@ -318,9 +318,3 @@ impl Numbering {
 
 /// Distance of the identifiers of messages without a place from those of the next places: a third of all.
 const APART: u64 = 21_845;
-
-/// The identifier of a delivery from the log: the same after a restart and on other nodes, without a record.
-/// [MQTT-4.4.0-1]
-pub(super) fn packet_id_at(position: u64) -> PacketId {
-    PacketId::MIN.saturating_add((position % 65_535) as u16)
-}

@@ -4,6 +4,7 @@ pub(crate) mod amqp;
 pub(crate) mod http;
 
 use sterna_broker::{Broker, DoorState, SessionKey, SessionName};
+use sterna_mqtt::PacketId;
 
 pub use amqp::Terminus;
 pub use http::HttpSession;
@@ -43,6 +44,22 @@ impl DoorState for SessionState {
             Self::Http(_) => size_of::<HttpSession>(),
         }
     }
+
+    /// MQTT finds the identifier again by the place. Links and subscriptions of HTTP know deliveries by their tags.
+    fn forget_sent(&mut self, place: u64, tag: u64) -> bool {
+        let Self::Mqtt(session) = self else {
+            return false;
+        };
+        let packet_id = packet_id_at(place);
+        let is_it = (session.outgoing(packet_id)).is_some_and(|sent| sent.tag == tag);
+        is_it && session.forget_outgoing(packet_id).is_some()
+    }
+}
+
+/// The identifier of a delivery from the log: the same after a restart and on other nodes, without a record.
+/// [MQTT-4.4.0-1]
+pub(crate) fn packet_id_at(position: u64) -> PacketId {
+    PacketId::MIN.saturating_add((position % 65_535) as u16)
 }
 
 /// First part of the names of sessions of AMQP links: receivers, and in a cluster senders.

@@ -1,5 +1,6 @@
 //! What the broker does when memory is short, stage by stage, in virtual time.
 
+mod away;
 mod principals;
 mod retained;
 
