@@ -14,7 +14,7 @@ use crate::limits::QueueFull;
 use crate::losses::LossReason;
 use crate::message::{Message, Origin};
 use crate::nodes::{Entry, NIL};
-use crate::pressure::Pressure;
+use crate::pressure::{PRESSED_MESSAGES, Pressure};
 use crate::queues::Queues;
 use crate::records::{self, Kind};
 use crate::route::{Place, RouteUpdate, Target};
@@ -68,10 +68,14 @@ impl<P> Queues<P> {
     }
 
     /// Whether a session may have more of the log: not for each message, but before it has none. Where memory is short it
-    /// settles first what it has.
+    /// settles first what it has. One that takes messages on demand may settle many at once, and has more for that.
     pub(crate) fn has_appetite(&self, session: &BrokerSession<P>) -> bool {
-        let has_enough = self.pressure >= Pressure::MoveToLog
-            && session.ledger.len() >= self.limits.read_ahead_messages;
+        let most_sent = if session.is_on_demand {
+            self.limits.read_ahead_messages
+        } else {
+            PRESSED_MESSAGES
+        };
+        let has_enough = self.pressure >= Pressure::MoveToLog && session.ledger.len() >= most_sent;
         !has_enough && session.pending.len() <= self.read_ahead().0 / 4
     }
 
