@@ -11,6 +11,8 @@ pub enum Pressure {
     /// There is enough.
     #[default]
     None,
+    /// Sessions that read the log settle what they have before they get more.
+    Settle,
     /// Messages that wait for a session and are in the log leave memory. They are read again when they are due.
     MoveToLog,
     /// Messages of QoS 0 that wait are dropped, then older ones where that is the queues' policy. Only
@@ -25,8 +27,9 @@ impl Pressure {
     pub(crate) const fn of_number(number: u8) -> Self {
         match number {
             0 => Self::None,
-            1 => Self::MoveToLog,
-            2 => Self::Drop,
+            1 => Self::Settle,
+            2 => Self::MoveToLog,
+            3 => Self::Drop,
             _ => Self::Refuse,
         }
     }

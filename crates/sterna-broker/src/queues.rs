@@ -665,7 +665,7 @@ impl<P> Queues<P> {
         session.forget_rehomed(entry.tag);
         self.counters.unstored(entry.body_bytes());
         self.ledger_has_room(slot, entry.body_bytes());
-        if self.pressure >= Pressure::MoveToLog {
+        if self.pressure >= Pressure::Settle {
             self.list_if_hungry(slot);
         }
         Some(entry)

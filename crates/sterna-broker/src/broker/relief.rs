@@ -21,7 +21,7 @@ impl<P: DoorState> Broker<P> {
         if pressure > self.queues.pressure && pressure >= Pressure::MoveToLog {
             self.begin_relief();
         }
-        let is_over = self.queues.pressure >= Pressure::MoveToLog && pressure < Pressure::MoveToLog;
+        let is_over = self.queues.pressure > Pressure::None && pressure == Pressure::None;
         self.queues.pressure = pressure;
         if is_over {
             self.queues.list_hungry();

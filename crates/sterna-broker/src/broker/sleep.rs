@@ -75,7 +75,7 @@ impl<P> Queues<P> {
         } else {
             PRESSED_MESSAGES
         };
-        let has_enough = self.pressure >= Pressure::MoveToLog && session.ledger.len() >= most_sent;
+        let has_enough = self.pressure >= Pressure::Settle && session.ledger.len() >= most_sent;
         !has_enough && session.pending.len() <= self.read_ahead().0 / 4
     }
 

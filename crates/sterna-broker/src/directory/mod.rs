@@ -530,7 +530,7 @@ impl Directory {
             return true;
         }
         match self.pressure() {
-            Pressure::None => true,
+            Pressure::None | Pressure::Settle => true,
             Pressure::MoveToLog | Pressure::Drop => !self.principals.is_heavy(principal),
             Pressure::Refuse => false,
         }

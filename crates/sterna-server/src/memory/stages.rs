@@ -64,7 +64,8 @@ impl Stage {
     /// Its demand on the broker's queues.
     pub(crate) const fn pressure(self) -> Pressure {
         match self {
-            Self::Normal | Self::PausePublishers => Pressure::None,
+            Self::Normal => Pressure::None,
+            Self::PausePublishers => Pressure::Settle,
             Self::MoveToLog => Pressure::MoveToLog,
             Self::Drop => Pressure::Drop,
             Self::RefuseNewcomers => Pressure::Refuse,
