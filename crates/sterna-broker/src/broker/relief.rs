@@ -4,13 +4,21 @@ use super::Broker;
 use crate::api::DoorState;
 use crate::limits::QueueFull;
 use crate::losses::LossReason;
-use crate::nodes::{NIL, Phase};
+use crate::message::Qos;
+use crate::nodes::{Entry, NIL, Phase};
 use crate::pressure::{PRESSED_MESSAGES, Pressure};
 
 /// Sessions that are looked at in one call.
 const SESSIONS_PER_CALL: usize = 256;
 /// Entries that are dropped or moved in one call, about.
 const ENTRIES_PER_CALL: usize = 20_000;
+
+/// Whether a message that must come once may expire: its receiver may have to be told then that it comes no more.
+fn expires_once(entry: &Entry) -> bool {
+    let message = entry.message.as_ref();
+    entry.qos == Qos::ExactlyOnce
+        && message.is_some_and(|message| message.expires_at_ms().is_some())
+}
 
 impl<P: DoorState> Broker<P> {
     /// Takes note of the directory's pressure, see
@@ -152,6 +160,7 @@ impl<P: DoorState> Broker<P> {
             let entry = self.queues.nodes.entry(node);
             if let Some(entry) = entry.filter(|entry| entry.phase == Phase::Sent)
                 && entry.own_position() != 0
+                && !expires_once(entry)
                 && (session.protocol).forget_sent(entry.own_position(), entry.tag)
             {
                 forgotten.push(node);

@@ -186,8 +186,7 @@ impl Connection {
     /// `None` if there is none, or if the client's Receive Maximum leaves no room for it now.
     /// PUBREL packets due before it are written to `out`, the buffer of the control lane.
     ///
-    /// Answer with [`Connection::resend`], or with [`MqttSession::forget_outgoing`] if the message
-    /// is gone.
+    /// Answer with [`Connection::resend`], or with [`Connection::give_up`] if the message is gone.
     pub fn next_resend(&self, session: &mut MqttSession, out: &mut BytesMut) -> Option<Resend> {
         // [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT-4.8.2-4] [MQTT311-2.3.1-3] [MQTT311-4.4.0-1]
         // [MQTT311-4.6.0-1]
@@ -198,15 +197,7 @@ impl Connection {
                 Stage::PublishQoS2 => QoS::ExactlyOnce,
                 // [MQTT-4.3.3-5] [MQTT-4.3.3-6] [MQTT-4.3.3-13]
                 Stage::Release => {
-                    let ack = Ack::new(next.packet_id, ReasonCode::Success);
-                    let _ = encode_ack(
-                        PacketType::PubRel,
-                        &ack,
-                        self.version,
-                        self.client_max(),
-                        out,
-                    );
-                    session.mark_resent(next.packet_id);
+                    self.release(session, next.packet_id, out);
                     continue;
                 }
                 Stage::Subscribe | Stage::Unsubscribe => {
@@ -226,11 +217,36 @@ impl Connection {
         None
     }
 
+    fn release(&self, session: &mut MqttSession, packet_id: PacketId, out: &mut BytesMut) {
+        let ack = Ack::new(packet_id, ReasonCode::Success);
+        let _ = encode_ack(
+            PacketType::PubRel,
+            &ack,
+            self.version,
+            self.client_max(),
+            out,
+        );
+        session.mark_resent(packet_id);
+    }
+
+    /// Gives a message up that was sent and will not be sent again. The client may have it: with QoS 2, PUBREL makes it
+    /// forget, so that it takes no later message for a repetition of this one. `out` is the buffer of the control lane.
+    pub fn give_up(&self, session: &mut MqttSession, packet_id: PacketId, out: &mut BytesMut) {
+        let stage = session.outgoing(packet_id).map(|outgoing| outgoing.stage);
+        if stage == Some(Stage::PublishQoS2)
+            && session.pubrec(packet_id, ReasonCode::Success).is_ok()
+        {
+            self.release(session, packet_id, out);
+        } else {
+            session.forget_outgoing(packet_id);
+        }
+    }
+
     /// Writes a PUBLISH again with its identifier and the DUP flag.
     ///
     /// # Errors
     ///
-    /// [`NotSent::TooLarge`]: the identifier is free, treat the message as delivered.
+    /// [`NotSent::TooLarge`]: the message is [given up](Self::give_up), treat it as delivered.
     /// [`NotSent::NotNow`]: the identifier is not one to be sent again now.
     pub fn resend(
         &mut self,
@@ -251,7 +267,7 @@ impl Connection {
         let delivery = &OutgoingPublish { qos, ..*delivery };
         if self.publish_bytes(delivery, delivery.topic, None) > self.client_max() {
             // [MQTT-3.1.2-25]
-            session.forget_outgoing(packet_id);
+            self.give_up(session, packet_id, out);
             return Err(NotSent::TooLarge);
         }
         session.mark_resent(packet_id);

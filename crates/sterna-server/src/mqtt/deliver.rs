@@ -145,12 +145,12 @@ impl Door {
             let Some(state) = session::mqtt_mut(cx.broker, session) else {
                 return;
             };
+            let out = self.out.buffer(Lane::CONTROL);
             let Some(Unacknowledged::Sent(delivery)) = entry else {
-                state.forget_outgoing(again.packet_id);
+                client.engine.give_up(state, again.packet_id, out);
                 continue;
             };
             let publish = outgoing(&delivery, Lane::CONTROL);
-            let out = self.out.buffer(Lane::CONTROL);
             match client
                 .engine
                 .resend(state, again.packet_id, &publish, now_ms, out)

@@ -505,3 +505,50 @@ fn a_publication_for_a_full_queue_is_refused_and_delivered_to_nobody() {
         assert_eq!(broker.told(watcher, V5), [""; 0]);
     }
 }
+
+/// The client may have a message of QoS 2 that has become too large for it. PUBREL makes it forget the identifier: else it
+/// would take a later message under that for a repetition. [MQTT-3.1.2-25] [MQTT-4.3.3-5]
+#[test]
+fn a_message_of_qos_2_that_will_not_be_sent_again_is_released() {
+    let mut broker = Broker::new();
+    let connect = |maximum| {
+        block(&[
+            Property::SessionExpiryInterval(1_000),
+            Property::MaximumPacketSize(maximum),
+        ])
+    };
+    let mut come = |broker: &mut Broker, maximum| {
+        let properties = connect(maximum);
+        let peer = broker.open();
+        let connect = Connect {
+            clean_start: false,
+            properties: properties.properties(),
+            ..plain(V5, "reader")
+        };
+        broker.packet(peer, V5, &Packet::Connect(connect));
+        peer
+    };
+    let reader = come(&mut broker, 1_000);
+    broker.take(reader);
+    broker.subscribe(reader, V5, "t", QoS::ExactlyOnce);
+    let publisher = broker.client(V5, "publisher");
+    let large = "x".repeat(200);
+    broker.publish(publisher, V5, "t", &large, QoS::ExactlyOnce);
+    let told = broker.told(reader, V5);
+    assert!(told[0].starts_with("PUBLISH"), "{told:?}");
+    broker.cut(reader);
+    let reader = come(&mut broker, 100);
+    let told = broker.told(reader, V5);
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[1].starts_with("PUBREL 1 "), "{told:?}");
+    // It comes again until PUBCOMP.
+    broker.cut(reader);
+    let reader = come(&mut broker, 100);
+    let told = broker.told(reader, V5);
+    assert!(told[1].starts_with("PUBREL 1 "), "{told:?}");
+    broker.send(reader, &[0x70, 2, 0, 1]);
+    broker.cut(reader);
+    let reader = come(&mut broker, 100);
+    assert_eq!(broker.told(reader, V5).len(), 1, "it is done");
+    assert!(!broker.is_closed(reader));
+}
