@@ -77,6 +77,8 @@ pub(crate) struct Shard<H: Handler> {
     first_held_back: Option<usize>,
     /// Whether datagrams were not read in the last turn for that reason.
     are_datagrams_held_back: bool,
+    /// Whether QUIC has events for the next turn.
+    has_quic_events: bool,
     /// Turns before this one, one after another, in which that was so and nothing was read.
     held_turns: u32,
     /// Handshake flights that may still be worked on in this turn.
@@ -124,6 +126,7 @@ impl<H: Handler> Shard<H> {
             is_held_back: false,
             first_held_back: None,
             are_datagrams_held_back: false,
+            has_quic_events: false,
             held_turns: 0,
             handshakes_left: 0,
         })
@@ -160,7 +163,11 @@ impl<H: Handler> Shard<H> {
         if self.held_turns > BRIEF_TURNS && self.mailbox.fall_asleep() {
             return Some(HELD_BACK);
         }
-        if self.core.is_busy() || self.acceptors.are_busy() || !self.mailbox.fall_asleep() {
+        if self.core.is_busy()
+            || self.has_quic_events
+            || self.acceptors.are_busy()
+            || !self.mailbox.fall_asleep()
+        {
             return Some(Duration::ZERO);
         }
         let milliseconds = [
@@ -390,6 +397,9 @@ impl<H: Handler> Shard<H> {
             self.reap();
         }
         self.drain_quic();
+        while self.has_quic_events {
+            self.drain_quic();
+        }
         self.flush();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::Shard;
+use super::{ENDS_TOLD, Shard};
 use crate::quic::{DriverEvent, EventKind, Key};
 use crate::{Chunk, ConnectionId, Handler, StreamEnd};
 
@@ -41,11 +41,19 @@ impl<H: Handler> Shard<H> {
         self.drain_quic();
     }
 
-    /// Hands all events of the drivers to the handler.
+    /// Hands all events of the drivers to the handler, but for those behind more ends of connections than it takes now.
     pub(super) fn drain_quic(&mut self) {
+        let mut told = 0;
+        self.has_quic_events = false;
         for socket in 0..self.core.udp.len() {
             while let Some((id, event)) = self.core.udp[socket].poll_event(socket) {
+                let is_end = matches!(event.kind, EventKind::Closed { .. });
                 self.tell(socket, id, event);
+                told += usize::from(is_end);
+                if is_end && told >= ENDS_TOLD && !self.handler.takes_ends(&mut self.core) {
+                    self.has_quic_events = true;
+                    return;
+                }
             }
         }
     }

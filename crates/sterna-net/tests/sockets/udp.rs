@@ -383,6 +383,36 @@ fn a_shut_gate_lets_nobody_in_and_nobody_fall() {
 }
 
 #[test]
+fn ends_of_many_are_told_in_turns() {
+    const CLIENTS: usize = 40;
+    run(async {
+        let world = world(|_| ());
+        let endpoint = world.endpoint();
+        let mut connections = Vec::new();
+        for _ in 0..CLIENTS {
+            let connection = world.connect(&endpoint).await;
+            exchange(&connection, b"here").await;
+            connections.push(connection);
+        }
+        world.server.run(0, |echo, net| {
+            assert_eq!(echo.open.len(), CLIENTS);
+            echo.is_deaf_to_ends = true;
+            for id in echo.open.clone() {
+                net.close(id, 0);
+            }
+        });
+        let log = Arc::clone(&world.server.log);
+        let started = Instant::now();
+        while log.count(|_, seen| matches!(seen, Seen::Closed(..))) < CLIENTS {
+            assert!(started.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let most = log.most_ends.load(Ordering::Relaxed);
+        assert!((1..=16).contains(&most), "{most} in one turn");
+    });
+}
+
+#[test]
 fn a_stop_tells_the_peers() {
     run(async {
         let world = world(|_| ());
