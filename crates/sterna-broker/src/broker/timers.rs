@@ -8,6 +8,9 @@ use crate::session::NEVER_MS;
 /// Timers handled in one call, so that a crowd that expires together doesn't hold the shard up.
 const TIMERS_PER_CALL: usize = 1_024;
 
+/// Timers handled in one call, whatever else was done in the turn.
+const LEAST_TIMERS: usize = 16;
+
 /// Expired retained messages are dropped together this often; until then nobody is sent them.
 const RETAINED_SWEEP_MS: u64 = 10_000;
 
@@ -44,7 +47,11 @@ impl<P: DoorState> Broker<P> {
     pub fn timeout(&mut self, now_ms: u64) {
         self.catch_up();
         self.read_restored();
-        for _ in 0..TIMERS_PER_CALL {
+        for handled in 0..TIMERS_PER_CALL {
+            // The end of a session changes routes, and may be the end of many.
+            if handled >= LEAST_TIMERS && self.has_copied() {
+                break;
+            }
             match self.queues.timers.first() {
                 Some(&(at_ms, QueueKey::Session(slot))) if at_ms <= now_ms => {
                     self.session_timeout(now_ms, slot);

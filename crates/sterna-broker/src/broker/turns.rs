@@ -72,6 +72,11 @@ impl<P: DoorState> Broker<P> {
         self.copies.count(self.index.visited())
     }
 
+    /// Whether as many copies were made in this turn as there may be.
+    pub(super) const fn has_copied(&self) -> bool {
+        self.copies_of_turn() >= self.queues.limits.copies_per_turn
+    }
+
     /// Deliveries of this turn, counted as [copies](Self::copies_of_turn) are. Where they reach
     /// [`Limits::copies_per_turn`](crate::Limits), front doors leave sessions that are
     /// [ready](Self::next_ready) to the next turn.

@@ -216,8 +216,7 @@ impl<P: DoorState> Broker<P> {
 
     /// Whether a will has to wait for another turn.
     fn must_postpone(&mut self, will: &SessionWill) -> bool {
-        self.copies_of_turn() >= self.queues.limits.copies_per_turn
-            && !self.is_light(will.message.topic())
+        self.has_copied() && !self.is_light(will.message.topic())
     }
 
     /// Has a will wait that was taken out of a session. It keeps its record, under another key.

@@ -290,3 +290,32 @@ fn where_memory_is_short_a_reader_of_the_log_settles_before_it_gets_more() {
         cluster.assert_empty();
     }
 }
+
+#[test]
+fn sessions_that_end_together_are_ended_in_turns() {
+    const SESSIONS: usize = 60;
+    const FILTERS: usize = 10;
+    let mut cluster = Cluster::with(1, limits(), |_| Box::new(MemoryStore::new()));
+    for number in 0..SESSIONS {
+        let client = cluster.open_with(0, &format!("s{number}"), false, 5, None);
+        for filter in 0..FILTERS {
+            cluster.subscribe(client, &format!("{number}/{filter}"), qos(Qos::AtMostOnce));
+        }
+        cluster.close(client, Close::LOST);
+    }
+    let now_ms = cluster.now_ms + 6_000;
+    let left = |cluster: &mut Cluster| cluster.broker(0).sessions(0, usize::MAX).0.len();
+    assert_eq!(left(&mut cluster), SESSIONS);
+    let mut turns = 0;
+    while left(&mut cluster) > 0 {
+        let before = left(&mut cluster);
+        let broker = cluster.broker(0);
+        broker.begin_turn(|| now_ms);
+        assert!(broker.deadline_ms().is_some_and(|due_ms| due_ms <= now_ms));
+        broker.timeout(now_ms);
+        let ended = before - left(&mut cluster);
+        assert!((1..=16).contains(&ended), "{ended} in one turn");
+        turns += 1;
+    }
+    assert!(turns >= SESSIONS / 16, "{turns}");
+}
