@@ -517,7 +517,7 @@ fn a_message_of_qos_2_that_will_not_be_sent_again_is_released() {
             Property::MaximumPacketSize(maximum),
         ])
     };
-    let mut come = |broker: &mut Broker, maximum| {
+    let come = |broker: &mut Broker, maximum| {
         let properties = connect(maximum);
         let peer = broker.open();
         let connect = Connect {
