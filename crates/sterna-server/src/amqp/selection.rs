@@ -1,13 +1,14 @@
 //! Which messages a receiver wants, beyond its address: the filters of its source.
 
 use bytes::BytesMut;
-use sterna_amqp::DecodeError;
+use sterna_amqp::Condition;
 use sterna_amqp::messaging::{Filter, MessageView, Source};
 use sterna_amqp::selector::{Selector, SelectorLimits};
 use sterna_amqp::types::{Encoded, MapWriter};
 use sterna_broker::{Message, Origin, Qos};
 
 use super::address::{End, topic_of_key};
+use super::attach::{Refusal, refused_field};
 use crate::config::Amqp;
 use crate::mapping::{AmqpForm, amqp_form};
 
@@ -38,7 +39,7 @@ impl Selection {
         source: &Source<'_>,
         origin: Origin,
         config: &Amqp,
-    ) -> Result<(Option<Self>, Option<Encoded>), DecodeError> {
+    ) -> Result<(Option<Self>, Option<Encoded>), Refusal> {
         let limits = SelectorLimits {
             max_bytes: config.maximum_selector_bytes as usize,
             max_pattern_bytes: config.maximum_selector_pattern_bytes as usize,
@@ -53,7 +54,7 @@ impl Selection {
             match filter {
                 Filter::Selector(text) => this.selectors.push(
                     Selector::parse(text, &limits)
-                        .map_err(|error| DecodeError::invalid(error.detail))?,
+                        .map_err(|error| (Condition::INVALID_FIELD, error.to_string()))?,
                 ),
                 Filter::Topic(pattern) => this.subjects.push(topic_of_pattern(pattern)),
                 Filter::Direct(subject) => this.subjects.push(topic_of_pattern(subject)),
@@ -73,7 +74,8 @@ impl Selection {
             }
         }
         map.finish();
-        Ok((Some(this), Some(Encoded::from_bytes(out.freeze())?)))
+        let encoded = Encoded::from_bytes(out.freeze());
+        Ok((Some(this), Some(encoded.map_err(refused_field)?)))
     }
 }
 

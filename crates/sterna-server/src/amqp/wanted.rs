@@ -108,8 +108,7 @@ impl Door {
             return Ok(wanted);
         };
         let config = &cx.policy.amqp;
-        let (selection, applied) =
-            Selection::read(source, client.origin, config).map_err(refused_field)?;
+        let (selection, applied) = Selection::read(source, client.origin, config)?;
         wanted.selection = selection.map(Arc::new);
         let link = (attach.name, true);
         let kind = kind_of(&source.capabilities);

@@ -509,8 +509,12 @@ fn filters_choose_and_unknown_ones_are_left_out() {
         filter: map(&wrong),
         ..Source::new("a/b")
     };
+    client.tap = Some(Vec::new());
     client.receiver(&mut broker, session, "w", source, 10);
     assert_eq!(client.condition().as_deref(), Some("amqp:invalid-field"));
+    let told = client.tap.take().unwrap_or_default();
+    let told = String::from_utf8_lossy(&told);
+    assert!(told.contains(" at byte "), "where the fault is: {told}");
     let sender = client.sender(&mut broker, session, "a/b");
     for subject in ["x.y", "y"] {
         let mut message = bytes::BytesMut::new();
