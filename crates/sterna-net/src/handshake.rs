@@ -207,6 +207,9 @@ pub(crate) fn protocol_names<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> S
 /// The sentence about a client whose protocols (ALPN) are not served.
 pub(crate) fn alpn_detail(offered: &str, served: &[Vec<u8>]) -> String {
     let served = protocol_names(served.iter().map(Vec::as_slice));
+    if offered.is_empty() {
+        return format!("the client offers no application protocol (ALPN); served are {served}");
+    }
     format!("the client offers the application protocols (ALPN) {offered}; served are {served}")
 }
 

@@ -143,7 +143,9 @@ impl<H: Handler> Shard<H> {
                         let counters = self.core.counters.listener(kind.index);
                         counters.refuse(refusal.reason());
                         if let Some(more) = self.acceptors.refusals.pass(self.core.now_ms) {
-                            tracing::warn!(%peer, ?refusal, more, "a connection was refused");
+                            let (reason, error) = (refusal.reason().name(), refusal.error());
+                            let error = error.map(tracing::field::display);
+                            tracing::warn!(%peer, reason, error, more, "a connection was refused");
                         }
                     }
                 }
@@ -178,7 +180,7 @@ impl<H: Handler> Shard<H> {
 #[derive(Debug)]
 enum NotAdmitted {
     Limit(RefusedConnection),
-    System(#[allow(dead_code, reason = "for the log")] io::Error),
+    System(io::Error),
 }
 
 impl NotAdmitted {
@@ -186,6 +188,13 @@ impl NotAdmitted {
         match self {
             Self::Limit(refusal) => *refusal,
             Self::System(_) => RefusedConnection::System,
+        }
+    }
+
+    const fn error(&self) -> Option<&io::Error> {
+        match self {
+            Self::Limit(_) => None,
+            Self::System(error) => Some(error),
         }
     }
 }

@@ -158,7 +158,8 @@ impl<H: Handler> Shard<H> {
                 let counters = self.core.counters.listener(connection.info.listener);
                 counters.refuse(refusal);
                 if let Some(more) = self.core.header_faults.pass(self.core.now_ms) {
-                    tracing::warn!(%peer, %balancer, ?refusal, more, "a connection was refused");
+                    let reason = refusal.name();
+                    tracing::warn!(%peer, %balancer, reason, more, "a connection was refused");
                 }
                 let detail = format!("refused: {}", refusal.name());
                 self.core.cut(id, HandshakeFault::Limit, detail);

@@ -155,14 +155,18 @@ impl Desk<'_, '_> {
 
     pub(super) fn refused(&self, out: &mut dyn Responses, id: ExchangeId, trouble: &Trouble) {
         if !trouble.is_audited() {
-            let info = self.cx.net.info(self.connection);
-            tracing::info!(
-                peer = info.map(|info| tracing::field::display(info.peer)),
-                user = self.credentials.name(),
-                status = trouble.status(),
-                detail = trouble.detail(),
-                "admin request refused"
-            );
+            let (user, detail) = (self.credentials.name(), trouble.detail());
+            let line = (self.cx).repeats(self.connection, user.unwrap_or_default(), detail);
+            if let Some(line) = line {
+                tracing::info!(
+                    peer = line.peer,
+                    user,
+                    status = trouble.status(),
+                    detail,
+                    more = line.more,
+                    "admin request refused"
+                );
+            }
         }
         fail(out, id, &None, trouble);
     }

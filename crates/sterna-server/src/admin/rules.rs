@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::call::Call;
 use crate::authorization::{
-    MessageKind, Origin, Reading, Reason, Rules, Standing, Subject, check_topic,
+    Condition, MessageKind, Origin, Reading, Reason, Rules, Standing, Subject, check_topic,
 };
 use crate::config::{ActionName, Rule, TransportName};
 use crate::http::{ProblemKind as Kind, Trouble};
@@ -68,7 +68,7 @@ pub(super) fn explain(rules: &Rules, call: &Call) -> Result<Value, Trouble> {
         retain: parsed(call, "retain")?,
         early_data: parsed(call, "early_data")?,
     };
-    let decision = rules.explain(subject, action, topic, kind);
+    let (decision, open) = rules.explain_best(subject, action, topic, kind);
     let configured = rules.source().groups.iter().filter(|group| {
         let mut users = group.users.iter();
         users.any(|one| Some(one.as_str()) == user)
@@ -89,6 +89,7 @@ pub(super) fn explain(rules: &Rules, call: &Call) -> Result<Value, Trouble> {
         "reason": reason_value(decision.reason),
         "denied_in_part": denied_in_part.copied().map(reason_value).collect::<Vec<_>>(),
         "groups": groups,
+        "depends_on": open.into_iter().map(Condition::name).collect::<Vec<_>>(),
     }))
 }
 

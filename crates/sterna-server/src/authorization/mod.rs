@@ -27,7 +27,7 @@ use std::time::Duration;
 pub(crate) use answers::Answers;
 use compiled::{Compiled, Users, all_rules, deciding, is_about};
 pub use conditions::{MessageKind, Origin};
-pub use explain::{Decision, Reason, check_topic};
+pub use explain::{Condition, Decision, Reason, check_topic};
 pub(crate) use known_topics::{KnownTopics, Owner};
 pub(crate) use recent::Recent;
 pub(crate) use standing::GivenRule;

@@ -128,6 +128,11 @@ pub enum TransportName {
     Quic,
 }
 
+impl TransportName {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Tcp, Self::Tls, Self::Ws, Self::Wss, Self::Quic];
+}
+
 /// Effect of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]

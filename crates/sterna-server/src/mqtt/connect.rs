@@ -373,6 +373,7 @@ impl Door {
                 .may_have_client_id(&identity, &admission.client_id)
         {
             let detail = "the client identifier is not one of the user's";
+            client.identity = identity;
             return self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
         }
         if let Some(will) = &admission.will {

@@ -231,32 +231,28 @@ fn tell_refused(
     reason: ReasonCode,
     (is_within, is_long, refused): (bool, bool, Option<PublishRefusal>),
 ) {
-    let peer = cx.net.info(client.id).map(|info| info.peer);
-    if !is_within {
-        // It was counted before.
-        tracing::debug!(
-            peer = peer.map(tracing::field::display),
-            client = &*client.name,
-            user = client.identity.user(),
-            topic,
-            "publication refused: the client publishes too fast"
-        );
-        return;
-    }
     let refuse = |reason| {
         let of = (&*client.name, topic);
         cx.meters.refuse(Protocol::Mqtt, of, reason);
     };
+    let mut detail = refused.map_or_else(|| reason.name(), PublishRefusal::detail);
     match (reason, refused) {
+        // It was counted before.
+        _ if !is_within => detail = "the client publishes faster than its limit",
         // The broker has told traces.
         (_, Some(why)) => cx.meters.drops.count_refused(Protocol::Mqtt, why, 1),
-        _ if is_long => refuse(DropReason::Invalid),
+        _ if is_long => {
+            detail = "more User Properties than mqtt.maximum_list_entries";
+            refuse(DropReason::Invalid);
+        }
         (ReasonCode::NotAuthorized, None) => refuse(DropReason::NotAuthorized),
-        (ReasonCode::QuotaExceeded, None) => cx.meters.not_retained(Protocol::Mqtt),
+        (ReasonCode::QuotaExceeded, None) => {
+            detail = NOT_RETAINED;
+            cx.meters.not_retained(Protocol::Mqtt);
+        }
         _ => refuse(DropReason::Invalid),
     }
-    let what = refused.map_or_else(|| reason.name(), PublishRefusal::detail);
-    let Some(line) = cx.repeats(client.id, &client.name, what) else {
+    let Some(line) = cx.repeats(client.id, &client.name, detail) else {
         return;
     };
     tracing::info!(
@@ -265,10 +261,15 @@ fn tell_refused(
         user = client.identity.user(),
         topic,
         reason = reason.name(),
+        detail,
         more = line.more,
         "publication refused"
     );
 }
+
+/// What the log says of a retained message beyond the share of these.
+const NOT_RETAINED: &str = "it was delivered, but there is no room to retain it (broker.maximum_retained_messages, \
+                            broker.maximum_retained_bytes, broker.memory_retained_percent)";
 
 /// Bytes that count for a message beside its payload, so that many empty ones count, too.
 const MESSAGE_BYTES: usize = 8;

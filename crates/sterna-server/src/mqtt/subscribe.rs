@@ -89,7 +89,9 @@ fn subscribe_one(
         && cx.broker.filters(session).all(|known| **known != *filter)
         && cx.broker.filters(session).count() >= most
     {
-        return ReasonCode::QuotaExceeded;
+        let why =
+            "the limit of the user has no more subscriptions (authorization.limit.subscriptions)";
+        return refused(cx, client, filter, ReasonCode::QuotaExceeded, why);
     }
     // [MQTT-3.2.2-9] [MQTT-3.2.2-10] [MQTT-3.8.4-7] [MQTT311-3.8.4-6] granted at the QoS that is served
     let most = QoS::from_u8(cx.policy.mqtt.maximum_qos).unwrap_or(QoS::ExactlyOnce);
@@ -109,24 +111,54 @@ fn subscribe_one(
     };
     match cx.broker.subscribe(cx.now_ms, session, filter, options) {
         Ok(subscribed) => ReasonCode::granted(wire_qos(subscribed.qos)),
-        Err(SubscribeError::InvalidFilter) => ReasonCode::TopicFilterInvalid,
-        Err(SubscribeError::TooMany | SubscribeError::StoreFull) => ReasonCode::QuotaExceeded,
-        Err(SubscribeError::NoQueueInCluster) => ReasonCode::SharedSubscriptionsNotSupported,
+        Err(SubscribeError::InvalidFilter) => {
+            let why = "no valid filter, or beyond the limits of filters";
+            refused(cx, client, filter, ReasonCode::TopicFilterInvalid, why)
+        }
+        Err(SubscribeError::TooMany) => {
+            let why = cx.why_full(
+                "too many subscriptions (broker.maximum_subscriptions_per_session and the settings beside it)",
+            );
+            refused(cx, client, filter, ReasonCode::QuotaExceeded, why)
+        }
+        Err(SubscribeError::StoreFull) => {
+            let why = "the store has no room";
+            refused(cx, client, filter, ReasonCode::QuotaExceeded, why)
+        }
+        Err(SubscribeError::NoQueueInCluster) => {
+            let why = "a cluster keeps no queue for a shared subscription";
+            let reason = ReasonCode::SharedSubscriptionsNotSupported;
+            refused(cx, client, filter, reason, why)
+        }
         Err(SubscribeError::NotAllowed) => {
-            if let Some(line) = cx.repeats(client.id, &client.name, "subscription refused") {
-                tracing::info!(
-                    peer = line.peer,
-                    client = &*client.name,
-                    user = client.identity.user(),
-                    filter,
-                    more = line.more,
-                    "subscription refused"
-                );
-            }
-            ReasonCode::NotAuthorized
+            let why = "the rules do not allow it";
+            refused(cx, client, filter, ReasonCode::NotAuthorized, why)
         }
         Err(SubscribeError::NoLocalOnShared | SubscribeError::NoSession) => {
             ReasonCode::UnspecifiedError
         }
     }
+}
+
+/// Tells the operator that a subscription is refused. Returns the reason code.
+fn refused(
+    cx: &Context<'_>,
+    client: &Client,
+    filter: &str,
+    reason: ReasonCode,
+    detail: &str,
+) -> ReasonCode {
+    if let Some(line) = cx.repeats(client.id, &client.name, detail) {
+        tracing::info!(
+            peer = line.peer,
+            client = &*client.name,
+            user = client.identity.user(),
+            filter,
+            reason = reason.name(),
+            detail,
+            more = line.more,
+            "subscription refused"
+        );
+    }
+    reason
 }

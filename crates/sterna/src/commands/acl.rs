@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use sterna_auth::PasswordFile;
 use sterna_server::authorization::{
-    Decision, MessageKind, Origin, Reading, Reason, Rules, Subject, check_topic,
+    Condition, Decision, MessageKind, Origin, Reading, Reason, Rules, Subject, check_topic,
 };
 use sterna_server::config::{self, ActionName, Authorization, Config, Rule, TransportName};
 
@@ -179,50 +179,10 @@ fn explain(args: &Explain) -> Result<(String, bool), String> {
         retain: args.retain,
         early_data: args.early_data,
     };
-    let decision = rules.explain(subject, args.action.into(), &args.topic, kind);
+    let (decision, open) = rules.explain_best(subject, args.action.into(), &args.topic, kind);
     let places = Places::of(path, &config);
     let mut text = places.text(args, &decision, &authorization);
-    let publishes = matches!(args.action, Action::Publish);
-    let open: Vec<&str> = [
-        (
-            "--address",
-            args.address.is_none() && asks(&authorization, |rule| !rule.addresses.is_empty()),
-        ),
-        (
-            "--transport",
-            args.transport.is_none() && asks(&authorization, |rule| !rule.transports.is_empty()),
-        ),
-        (
-            "--listener",
-            args.listener.is_none() && asks(&authorization, |rule| !rule.listeners.is_empty()),
-        ),
-        (
-            "--qos",
-            publishes && args.qos.is_none() && asks(&authorization, |rule| !rule.qos.is_empty()),
-        ),
-        (
-            "--retain",
-            publishes
-                && args.retain.is_none()
-                && asks(&authorization, |rule| rule.retain.is_some()),
-        ),
-        (
-            "--early-data",
-            publishes
-                && args.early_data.is_none()
-                && asks(&authorization, |rule| rule.early_data.is_some()),
-        ),
-    ]
-    .into_iter()
-    .filter_map(|(flag, is_open)| is_open.then_some(flag))
-    .collect();
-    if !open.is_empty() {
-        let open = open.join(", ");
-        let _ = writeln!(
-            text,
-            "it also depends on {open}, which you did not give: this is the best case for the client"
-        );
-    }
+    text += &depends_on(open.into_iter().map(Condition::name));
     if let Some(note) = without_password(args, &config) {
         let _ = writeln!(text, "{note}");
     }
@@ -243,9 +203,18 @@ fn without_password(args: &Explain, config: &Config) -> Option<String> {
     })
 }
 
-/// Whether some rule asks for something.
-fn asks(authorization: &Authorization, for_it: impl Fn(&Rule) -> bool) -> bool {
-    authorization.rules.iter().any(for_it)
+/// The sentence about what a decision depends on, too; empty for nothing.
+pub(super) fn depends_on<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let flags: Vec<String> = names
+        .map(|name| format!("--{}", name.replace('_', "-")))
+        .collect();
+    if flags.is_empty() {
+        return String::new();
+    }
+    let flags = flags.join(", ");
+    format!(
+        "it also depends on {flags}, which you did not give: this is the best case for the client\n"
+    )
 }
 
 /// Where the rules are.

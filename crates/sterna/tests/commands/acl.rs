@@ -194,3 +194,40 @@ fn a_listener_is_named_where_rules_ask_for_it() {
         assert!(told.contains(said), "{arguments}: {told}");
     }
 }
+
+/// The best case is one case: a rule that is passed by at one listener does not give a right at another. And what is named
+/// beside it is what the decision depends on.
+#[test]
+fn the_best_case_is_one_case() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sterna.toml");
+    let text = "[authorization]\ndefault_allow = false\n\
+                [[listener]]\nurl = 'mqtt://localhost:1'\nname = 'one'\n\
+                [[listener]]\nurl = 'mqtt://localhost:2'\nname = 'two'\n\
+                [[authorization.rule]]\neffect = 'deny'\nlisteners = ['one']\ntopics = ['pumps/secret']\n\
+                [[authorization.rule]]\nlisteners = ['one']\ntopics = ['pumps/#']\n\
+                [[authorization.rule]]\ntransports = ['quic']\ntopics = ['fast/#']\n\
+                [[authorization.rule]]\neffect = 'deny'\nretain = true\ntopics = ['noretain/#']\n\
+                [[authorization.rule]]\ntopics = ['noretain/#']\n";
+    std::fs::write(&path, text).unwrap();
+    for (topic, expected, flags) in [
+        ("pumps/secret", 2, ""),
+        ("pumps/x", 0, "--listener"),
+        ("fast/x", 0, "--transport"),
+        ("noretain/x", 0, "--retain"),
+        ("other", 2, ""),
+    ] {
+        let mut command = sterna();
+        command.args(["acl", "explain", "--config"]).arg(&path);
+        let output = command.args(["publish", topic]).output().unwrap();
+        let told = stdout(&output);
+        assert_eq!(code(&output), expected, "{topic}: {told}");
+        let named = told
+            .lines()
+            .find_map(|line| line.strip_prefix("it also depends on "));
+        let named = named
+            .and_then(|rest| rest.split_once(", which"))
+            .map_or("", |(flags, _)| flags);
+        assert_eq!(named, flags, "{told}");
+    }
+}

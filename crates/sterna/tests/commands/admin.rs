@@ -546,4 +546,5 @@ fn the_rules_in_force_are_listed_and_explained() {
     assert_eq!(told[0]["reason"]["rule"], 1);
     let told = served.json(&["rules", "explain", "subscribe", "open/#"]);
     assert_eq!(told[0]["reason"]["by"], "default");
+    assert_eq!(told[0]["depends_on"], Value::Array(Vec::new()));
 }

@@ -95,6 +95,9 @@ export class Rules {
       if (told.groups.length) {
         parts.push(` Groups of the user: ${told.groups.join(", ")}.`);
       }
+      if (told.depends_on.length) {
+        parts.push(` It also depends on ${told.depends_on.join(", ").replaceAll("_", " ")}: this is the best case for the client.`);
+      }
       output.textContent = parts.join("");
       this.point([told.reason, ...told.denied_in_part]);
     } catch (error) {

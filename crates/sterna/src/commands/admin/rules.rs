@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::Shown;
 use super::connection::{Admin, segment};
 use super::table::{Column, cell};
-use crate::commands::acl::Transport;
+use crate::commands::acl::{Transport, depends_on};
 use crate::commands::exit::Failure;
 
 #[derive(Debug, Subcommand)]
@@ -160,7 +160,8 @@ fn told(answer: &Value) -> String {
     if !groups.is_empty() {
         let _ = writeln!(text, "groups of the user: {}", groups.join(", "));
     }
-    text
+    let open = answer["depends_on"].as_array().into_iter().flatten();
+    text + &depends_on(open.filter_map(Value::as_str))
 }
 
 fn reason(reason: &Value) -> String {
