@@ -335,6 +335,7 @@ impl Link {
                             driver.held.clear();
                         }
                     }
+                    refuse_unserved(driver, connection);
                     resend(driver, connection, &mut self.carrier.lanes);
                     self.send_orphans(driver);
                     self.carrier.remember();
@@ -543,6 +544,21 @@ fn arrived(driver: &Driver, publish: &Publish<'_>) {
     tracing::debug!(topic, qos, ?id, payload_bytes, "PUBLISH received");
     let message = Message::new(publish, driver.connections);
     driver.inlets.events.put(Event::Message(message));
+}
+
+/// Fails messages that were sent before the CONNACK, which says now that the server does not take such. It ends the
+/// connection because of them. Else nobody would know what became of them.
+fn refuse_unserved(driver: &mut Driver, connection: &Connection) {
+    let refused = driver.sent.extract_if(.., |_, sent: &mut Sent| {
+        let publication = super::requests::view(&sent.publication.message);
+        !sent.handed_over && connection.check_supported(&publication).is_err()
+    });
+    for (_, sent) in refused.collect::<Vec<_>>() {
+        let publication = super::requests::view(&sent.publication.message);
+        if let Err(error) = connection.check_supported(&publication) {
+            sent.publication.finish(Err(error.into()));
+        }
+    }
 }
 
 /// Sends again what an earlier connection left over, as far as the server's Receive Maximum goes.

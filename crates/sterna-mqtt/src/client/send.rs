@@ -130,7 +130,7 @@ impl Connection {
     fn room_bytes(&self) -> usize {
         // [MQTT-3.2.2-15]
         match self.state {
-            State::Connecting => self.early_room_bytes,
+            State::Connecting => self.early_room_bytes.min(self.limits.max_packet_bytes),
             _ => self.limits.max_packet_bytes,
         }
     }
@@ -229,7 +229,12 @@ impl Connection {
         Ok(packet_id)
     }
 
-    pub(super) fn check_supported(&self, publication: &Publication<'_>) -> Result<(), SendError> {
+    /// Whether the server takes such a message, by its CONNACK; before that, by the one of an earlier connection.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError::Unsupported`] where it does not, [`SendError::Later`] before the CONNACK. Otherwise the topic is not valid.
+    pub fn check_supported(&self, publication: &Publication<'_>) -> Result<(), SendError> {
         // [MQTT-3.2.2-11]
         if publication.qos > self.limits.max_qos {
             return Err(self.unsupported(ReasonCode::QoSNotSupported));

@@ -431,6 +431,29 @@ fn failures_have_their_codes() {
 }
 
 /// A reader that has seen enough is no error, and a signal ends in order.
+/// Messages go before the CONNACK, which may say that the broker does not take such. That is said then, and none goes again.
+#[test]
+fn what_the_broker_does_not_take_is_said() {
+    let broker = broker_with(|config, _| {
+        config.mqtt.maximum_qos = 1;
+        config.mqtt.retain_available = false;
+        config.mqtt.maximum_packet_bytes = 2_000;
+    });
+    let large = "x".repeat(3_000);
+    for transport in [TCP, QUIC, WS, TLS] {
+        for (arguments, expected) in [
+            (["-q", "2", "-m", "x"], 155),
+            (["-q", "1", "-rm", "x"], 154),
+            (["-q", "1", "-m", &large], 149),
+            (["-q", "1", "-m", "x"], 0),
+        ] {
+            let sent = broker.run(transport, "pub", &[&["-t", "t"], &arguments[..]].concat());
+            let said = stderr(&sent);
+            assert_eq!(code(&sent), expected, "{transport} {arguments:?}: {said}");
+        }
+    }
+}
+
 #[test]
 fn the_end_comes_quietly() {
     let broker = plain_broker();
