@@ -312,14 +312,20 @@ impl Connection {
     ///
     /// The violation, if the deadline has passed without a packet.
     pub fn on_timeout(&mut self, now_ms: u64) -> Result<(), Violation> {
-        match self.deadline_ms() {
-            // [MQTT-3.1.2-11] [MQTT-3.1.2-22] [MQTT311-3.1.2-24]
-            Some(deadline_ms) if now_ms >= deadline_ms => Err(self.fail(
-                Lane::CONTROL,
-                DecodeError::new(ReasonCode::KeepAliveTimeout, "nothing received in time"),
-            )),
-            _ => Ok(()),
+        if self
+            .deadline_ms()
+            .is_none_or(|deadline_ms| now_ms < deadline_ms)
+        {
+            return Ok(());
         }
+        let detail = match self.phase {
+            Phase::Start => "no CONNECT within the connect timeout",
+            Phase::Authenticating => "no AUTH within the connect timeout",
+            _ => "no packet within one and a half times the Keep Alive",
+        };
+        // [MQTT-3.1.2-11] [MQTT-3.1.2-22] [MQTT311-3.1.2-24]
+        let error = DecodeError::new(ReasonCode::KeepAliveTimeout, detail);
+        Err(self.fail(Lane::CONTROL, error))
     }
 
     /// The violation that an error is, given where the connection stands; the connection is over.

@@ -274,7 +274,7 @@ impl Refusal {
             Self::Busy => "too many passwords to check",
             Self::Unavailable => "no password checker",
             Self::Banned => "banned for now",
-            Self::Webhook => "the webhook gives no answer",
+            Self::Webhook => "the webhook gives no answer that counts",
         }
     }
 }
