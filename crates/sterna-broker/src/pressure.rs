@@ -59,7 +59,7 @@ impl<P> Queues<P> {
     /// Messages that a session reads ahead in the log, in number and bytes.
     pub(crate) fn read_ahead(&self) -> (usize, usize) {
         let limits = &self.limits;
-        if self.pressure >= Pressure::MoveToLog {
+        if self.pressure >= Pressure::Settle {
             let messages = limits.read_ahead_messages.min(PRESSED_MESSAGES);
             (
                 messages,

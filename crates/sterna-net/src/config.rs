@@ -159,7 +159,7 @@ impl Default for ShardConfig {
             half_open_per_address: 256,
             accepts_per_turn: 64,
             handshakes_per_turn: 16,
-            backlog: 1_024,
+            backlog: 4_096,
             handshake_timeout_ms: 30_000,
             proxy_header_timeout_ms: 2_000,
             proxy_header_bytes: 4_096,

@@ -415,7 +415,7 @@ pub trait Handler {
         true
     }
 
-    /// Whether another end of a connection may be [told](Self::closed) in this turn. Some are told in each turn
+    /// Whether another end of a connection may be [told](Self::closed) in this turn. One is told in each turn
     /// in any case; where not, the rest follows in the next one.
     fn takes_ends(&mut self, net: &mut dyn Network) -> bool {
         let _ = net;

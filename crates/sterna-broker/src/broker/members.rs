@@ -108,6 +108,8 @@ impl<P: DoorState> Broker<P> {
 
     /// Gives messages back to their groups.
     pub(super) fn give_back(&mut self, mut messages: Vec<(u32, Returned)>) {
+        // Each goes to another member, which may end next.
+        self.copies.made(messages.len(), 0);
         // Stable: the order within a group is kept.
         messages.sort_by_key(|&(group, _)| group);
         let mut messages = messages.into_iter().peekable();

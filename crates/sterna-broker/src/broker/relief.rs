@@ -6,7 +6,7 @@ use crate::limits::QueueFull;
 use crate::losses::LossReason;
 use crate::message::Qos;
 use crate::nodes::{Entry, NIL, Phase};
-use crate::pressure::{PRESSED_MESSAGES, Pressure};
+use crate::pressure::{PRESSED_BYTES, PRESSED_MESSAGES, Pressure};
 
 /// Sessions that are looked at in one call.
 const SESSIONS_PER_CALL: usize = 256;
@@ -128,8 +128,10 @@ impl<P: DoorState> Broker<P> {
         let Some(reader) = &mut session.reader else {
             return;
         };
+        let is_little = session.pending.len() <= PRESSED_MESSAGES
+            && session.account.pending_bytes <= PRESSED_BYTES;
         // An answer that is under way fits what the session has now.
-        if session.pending.len() <= PRESSED_MESSAGES || reader.is_asked {
+        if is_little || reader.is_asked {
             return;
         }
         if reader.awake_from.is_some() {
@@ -146,12 +148,13 @@ impl<P: DoorState> Broker<P> {
     /// of that it had.
     fn forget_sent(&mut self, slot: u32) -> usize {
         let session = &mut self.queues.sessions[slot];
-        let sent = session.ledger.len();
+        let (sent, sent_bytes) = (session.ledger.len(), session.account.sent_bytes);
         let reads = session
             .reader
             .as_ref()
             .is_some_and(|reader| !reader.is_asked);
-        if !reads || session.is_root() || sent <= PRESSED_MESSAGES {
+        let is_little = sent <= PRESSED_MESSAGES && sent_bytes <= PRESSED_BYTES;
+        if !reads || session.is_root() || is_little {
             return 0;
         }
         let mut forgotten = Vec::new();

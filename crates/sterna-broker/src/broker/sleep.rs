@@ -14,7 +14,7 @@ use crate::limits::QueueFull;
 use crate::losses::LossReason;
 use crate::message::{Message, Origin};
 use crate::nodes::{Entry, NIL};
-use crate::pressure::{PRESSED_MESSAGES, Pressure};
+use crate::pressure::{PRESSED_BYTES, PRESSED_MESSAGES, Pressure};
 use crate::queues::Queues;
 use crate::records::{self, Kind};
 use crate::route::{Place, RouteUpdate, Target};
@@ -70,12 +70,14 @@ impl<P> Queues<P> {
     /// Whether a session may have more of the log: not for each message, but before it has none. Where memory is short it
     /// settles first what it has. One that takes messages on demand may settle many at once, and has more for that.
     pub(crate) fn has_appetite(&self, session: &BrokerSession<P>) -> bool {
-        let most_sent = if session.is_on_demand {
-            self.limits.read_ahead_messages
+        let (most_messages, most_bytes) = if session.is_on_demand {
+            let limits = &self.limits;
+            (limits.read_ahead_messages, limits.read_ahead_bytes as u64)
         } else {
-            PRESSED_MESSAGES
+            (PRESSED_MESSAGES, PRESSED_BYTES)
         };
-        let has_enough = self.pressure >= Pressure::Settle && session.ledger.len() >= most_sent;
+        let has_enough = self.pressure >= Pressure::Settle
+            && (session.ledger.len() >= most_messages || session.account.sent_bytes >= most_bytes);
         !has_enough && session.pending.len() <= self.read_ahead().0 / 4
     }
 

@@ -38,7 +38,7 @@ impl<P: DoorState> Broker<P> {
             self.judging_due_ms(),
             self.queues.work.has_postponed().then_some(0),
             self.postponed_wills.due_ms(),
-            (!self.queues.hungry.is_empty()).then_some(0),
+            self.has_hungry().then_some(0),
         ];
         all.into_iter().flatten().min()
     }

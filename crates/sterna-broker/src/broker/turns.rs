@@ -12,6 +12,9 @@ use crate::selecting::Asked;
 /// in its turn, so that none takes all from the others.
 const KINDS: usize = 3;
 
+/// Reads of the log that the store has not answered, at which sessions wait that have yet to ask.
+const MOST_READS: usize = 16;
+
 impl<P: DoorState> Broker<P> {
     /// A turn of the shard's loop begins: selectors have the steps of a turn, and what waited for that goes on. Only then the
     /// time is asked for. Without calls of this a broker has the steps of one turn in all.
@@ -135,14 +138,18 @@ impl<P: DoorState> Broker<P> {
     /// Whether something waits for the next turn.
     #[must_use]
     pub fn has_postponed(&self) -> bool {
-        self.queues.work.has_postponed()
-            || !self.postponed_wills.is_empty()
-            || !self.queues.hungry.is_empty()
+        self.queues.work.has_postponed() || !self.postponed_wills.is_empty() || self.has_hungry()
     }
 
-    /// Whether sessions have read as much of the log in this turn as they may.
+    /// Whether sessions wait for a turn in which they read in the log.
+    pub(super) fn has_hungry(&self) -> bool {
+        !self.queues.hungry.is_empty() && self.reads < MOST_READS
+    }
+
+    /// Whether sessions have read as much of the log in this turn as they may, or the store has yet to answer many. Each
+    /// answer may have as many bytes as a session reads ahead.
     pub(super) const fn has_replayed(&self) -> bool {
-        self.replays.count(0) >= self.queues.limits.copies_per_turn
+        self.replays.count(0) >= self.queues.limits.copies_per_turn || self.reads >= MOST_READS
     }
 
     /// Lets those go whose selectors took too much work.

@@ -33,7 +33,7 @@ const EVENTS: usize = 1_024;
 /// Least bytes that are read from a connection in its turn.
 const LEAST_READ_BYTES: usize = 4 * 1024;
 /// Ends of connections that are told in each turn, whatever the handler says.
-const ENDS_TOLD: usize = 16;
+const ENDS_TOLD: usize = 1;
 /// Turns in which nothing is read, after which each waits for a while.
 const BRIEF_TURNS: u32 = 64;
 /// That wait, unless a letter comes.

@@ -408,7 +408,7 @@ fn ends_of_many_are_told_in_turns() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let most = log.most_ends.load(Ordering::Relaxed);
-        assert!((1..=16).contains(&most), "{most} in one turn");
+        assert_eq!(most, 1, "in one turn");
     });
 }
 

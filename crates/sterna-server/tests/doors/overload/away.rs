@@ -122,3 +122,29 @@ fn what_was_sent_to_a_reader_that_is_away_leaves_memory() {
         assert_eq!(rest, expected, "{qos:?}, restarts: {restarts}");
     }
 }
+
+/// Few messages may be large.
+#[test]
+fn a_few_large_messages_leave_memory_as_well() {
+    let store = Held::new();
+    let mut broker = Broker::restored(&config(), 1, Limits::default(), || Box::new(store.clone()));
+    let first = reader(&mut broker);
+    broker.take(first);
+    broker.subscribe(first, V5, "t", QoS::AtLeastOnce);
+    let publisher = broker.client(V5, "publisher");
+    let large = |number: usize| format!("{number}{}", "x".repeat(100_000));
+    for number in 0..3 {
+        broker.publish(publisher, V5, "t", &large(number), QoS::AtLeastOnce);
+    }
+    assert_eq!(came(&mut broker, first).len(), 3);
+    broker.cut(first);
+    resident(&mut broker, 85, Stage::MoveToLog);
+    broker.advance(5_000);
+    assert_eq!(unsettled(&broker), 0);
+    resident(&mut broker, 10, Stage::Normal);
+    let second = reader(&mut broker);
+    let texts: Vec<String> = (came(&mut broker, second).into_iter())
+        .map(|(text, ..)| text)
+        .collect();
+    assert_eq!(texts, (0..3).map(large).collect::<Vec<_>>());
+}
