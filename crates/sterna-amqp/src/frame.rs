@@ -163,7 +163,7 @@ enum Start {
     Frame(Head),
 }
 
-/// What is wrong with the first bytes of a frame that would be larger than the limit. So begin clients of other protocols.
+/// The fault of the first bytes of a frame that would be larger than the limit. So begin clients of other protocols.
 const fn too_large(bytes: [u8; FRAME_HEADER_BYTES]) -> &'static str {
     match &bytes {
         [0x16, 3, ..] => "the client speaks TLS, and this end does not",

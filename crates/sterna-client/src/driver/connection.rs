@@ -549,13 +549,16 @@ fn arrived(driver: &Driver, publish: &Publish<'_>) {
 /// Fails messages that were sent before the CONNACK, which says now that the server does not take such. It ends the
 /// connection because of them. Else nobody would know what became of them.
 fn refuse_unserved(driver: &mut Driver, connection: &Connection) {
-    let refused = driver.sent.extract_if(.., |_, sent: &mut Sent| {
-        let publication = super::requests::view(&sent.publication.message);
-        !sent.handed_over && connection.check_supported(&publication).is_err()
-    });
-    for (_, sent) in refused.collect::<Vec<_>>() {
-        let publication = super::requests::view(&sent.publication.message);
-        if let Err(error) = connection.check_supported(&publication) {
+    let refused: Vec<_> = (driver.sent.iter())
+        .filter(|(_, sent)| !sent.handed_over)
+        .filter_map(|(tag, sent)| {
+            let publication = super::requests::view(&sent.publication.message);
+            let checked = connection.check_supported(&publication);
+            checked.err().map(|error| (*tag, error))
+        })
+        .collect();
+    for (tag, error) in refused {
+        if let Some(sent) = driver.sent.remove(&tag) {
             sent.publication.finish(Err(error.into()));
         }
     }

@@ -409,6 +409,7 @@ fn ends_of_many_are_told_in_turns() {
         }
         let most = log.most_ends.load(Ordering::Relaxed);
         assert_eq!(most, 1, "in one turn");
+        assert_eq!(connections.len(), CLIENTS);
     });
 }
 

@@ -48,7 +48,7 @@ impl From<&Compiled> for Reason {
     }
 }
 
-/// What a decision may depend on beside client, action and topic.
+/// Condition on which a decision may depend, beside client, action and topic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Condition {
     /// The listener by which the client came.
@@ -223,7 +223,7 @@ const fn rank(decision: &Decision) -> u8 {
     }
 }
 
-/// What may be the case: what is known, or all where a rule asks for it.
+/// Possible values: the one that is known, or all where a rule asks for it.
 fn candidates<T>(
     known: Option<T>,
     is_asked: bool,

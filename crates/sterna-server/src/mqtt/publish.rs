@@ -267,7 +267,7 @@ fn tell_refused(
     );
 }
 
-/// What the log says of a retained message beyond the share of these.
+/// Words of the log for a retained message beyond the share of these.
 const NOT_RETAINED: &str = "it was delivered, but there is no room to retain it (broker.maximum_retained_messages, \
                             broker.maximum_retained_bytes, broker.memory_retained_percent)";
 
