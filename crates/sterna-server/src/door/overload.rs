@@ -162,19 +162,22 @@ impl<S: Service<Id = ConnectionId>> Door<S> {
         self.with_all(cx, |_, _, _| {});
     }
 
-    /// Reads for a moment the clients that are not read because memory is short. Clients with more than a little partly
-    /// arrived input stay unread from the second stage on if their principal is heavy, and all from the stage on in which
+    /// Reads for a moment the clients that are not read because memory is short; those of heavy principals only in a round.
+    /// Clients with more than a little partly arrived input stay unread from the second stage on if their principal is heavy, and all from the stage on in which
     /// messages are dropped. More of that input helps nobody.
-    pub(crate) fn sip(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn sip(&mut self, cx: &mut Context<'_>, is_round: bool) {
         let stage = cx.memory.stage();
         let ids: Vec<ConnectionId> = self.clients.ids().collect();
         for id in ids {
             let opens = self.clients.get_mut(id).is_some_and(|client| {
                 let partial_bytes = S::partial_bytes(client);
                 let sips = S::sips(client);
-                let is_hard = stage >= Stage::Drop || sips.principal == Principals::Heavy;
+                let is_heavy = sips.principal == Principals::Heavy;
+                let is_hard = stage >= Stage::Drop || is_heavy;
                 let may_open = stage < Stage::MoveToLog || !is_hard;
-                (may_open || partial_bytes <= sips.light_bytes(stage)) && sips.open()
+                (is_round || !is_heavy)
+                    && (may_open || partial_bytes <= sips.light_bytes(stage))
+                    && sips.open()
             });
             if opens {
                 // The step's end lets the transport read.

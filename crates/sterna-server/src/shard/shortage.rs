@@ -19,8 +19,10 @@ pub(super) struct Shortage {
     since_ms: u64,
     /// The time for which it was short before that, in milliseconds.
     earlier_ms: u64,
-    /// The next time to read clients for a moment, and to look for memory in excess.
+    /// The next time to read clients for a moment.
     pub(super) next_ms: Option<u64>,
+    /// The next such time at which clients of heavy principals are read, too, and that looks for memory in excess.
+    round_ms: u64,
     /// Whether there is more room to be made in queues.
     pub(super) is_relieving: bool,
     /// Bytes that clients and queues held at the last round, by principals that have entered for it.
@@ -29,10 +31,12 @@ pub(super) struct Shortage {
     shed: (u64, u64),
 }
 
-/// Time between two such moments, in milliseconds.
-const SIP_INTERVAL_MS: u64 = 1_000;
+/// Time between two such moments, in milliseconds. Who holds little is to wait no longer, whatever others hold.
+const SIP_INTERVAL_MS: u64 = 250;
+/// Time between two rounds, in milliseconds.
+const ROUND_INTERVAL_MS: u64 = 4 * SIP_INTERVAL_MS;
 /// Time after which memory of clients that were ended is to be back, in milliseconds.
-const BACK_MS: u64 = 2 * SIP_INTERVAL_MS;
+const BACK_MS: u64 = 2 * ROUND_INTERVAL_MS;
 /// Connections and sessions that are ended at once at most.
 const MOST_ENDED: usize = 4_096;
 
@@ -70,6 +74,7 @@ impl Shard {
         self.broker.feel_pressure();
         self.shortage.is_relieving = stage >= Stage::MoveToLog;
         self.shortage.next_ms = (stage > Stage::Normal).then(|| net.now_ms() + SIP_INTERVAL_MS);
+        self.shortage.round_ms = net.now_ms() + ROUND_INTERVAL_MS;
         let found = if stage > Stage::Normal {
             self.weigh(net)
         } else {
@@ -113,16 +118,20 @@ impl Shard {
             return;
         }
         self.shortage.next_ms = Some(now_ms + SIP_INTERVAL_MS);
-        if self.shortage.stage >= Stage::MoveToLog {
-            self.broker.relieve_again();
-            self.shortage.is_relieving = true;
+        let is_round = self.shortage.round_ms <= now_ms;
+        if is_round {
+            self.shortage.round_ms = now_ms + ROUND_INTERVAL_MS;
+            if self.shortage.stage >= Stage::MoveToLog {
+                self.broker.relieve_again();
+                self.shortage.is_relieving = true;
+            }
+            let found = self.weigh(net);
+            self.shed(net, found);
         }
-        let found = self.weigh(net);
-        self.shed(net, found);
         let mut doors = self.doors(net);
-        doors.mqtt.sip(&mut doors.cx);
-        doors.amqp.sip(&mut doors.cx);
-        doors.http.sip(&mut doors.cx);
+        doors.mqtt.sip(&mut doors.cx, is_round);
+        doors.amqp.sip(&mut doors.cx, is_round);
+        doors.http.sip(&mut doors.cx, is_round);
     }
 
     /// The time for which memory has been short, in milliseconds. An earlier shortage counts, less the time

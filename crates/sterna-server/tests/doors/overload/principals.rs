@@ -47,6 +47,11 @@ fn the_heaviest_address_cannot_grow_and_all_others_go_on() {
         .map(|n| with_will(&mut broker, &format!("will-{n}"), 50_000 + n).0)
         .collect();
     let attacker = broker.client(V5, "attacker");
+    // These stay: their end would bring little.
+    for n in 0..50 {
+        let away = kept(&mut broker, &format!("away-{n}"));
+        broker.cut(away);
+    }
     broker.come_from(HONEST);
     let honest = broker.client(V5, "honest");
     broker.subscribe(honest, V5, "t", QoS::AtLeastOnce);
@@ -67,6 +72,13 @@ fn the_heaviest_address_cannot_grow_and_all_others_go_on() {
     resident(&mut broker, 91, Stage::Drop);
     // The fixture's memory does not become less, so all of the attacker's clients go in the end, the heaviest first.
     assert!(broker.is_closed(heavy[2]) && !broker.is_closed(honest));
+    // Who holds little is read four times a second.
+    for _ in 0..8 {
+        broker.publish(honest, V5, "t", "1", QoS::AtLeastOnce);
+        assert!(is_paused(&broker, honest));
+        broker.advance(250);
+        assert!(!is_paused(&broker, honest));
+    }
     resident(&mut broker, 10, Stage::Normal);
     broker.come_from(ATTACKER);
     broker.client(V5, "again");
