@@ -114,15 +114,13 @@ mod tests {
 
     #[test]
     fn milliseconds_and_instants_convert_back_and_forth() {
-        let clock = Clock::start();
-        let now_ms = clock.now_ms();
+        let now_ms = Clock::start().now_ms();
         assert!(now_ms > 1_600_000_000_000, "after 2020");
+        // Another test counts a suspension meanwhile, which this clock does not know.
+        let clock = Clock::since(Instant::now(), now_ms);
         assert_eq!(clock.at(clock.instant(now_ms + 1_500)), now_ms + 1_500);
-        assert_eq!(
-            clock.at(clock.instant(0)),
-            clock.origin_ms,
-            "the past is clamped"
-        );
+        let past_ms = clock.at(clock.instant(0));
+        assert_eq!(past_ms, clock.origin_ms, "the past is clamped");
     }
 
     #[test]
