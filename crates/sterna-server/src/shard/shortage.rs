@@ -31,7 +31,7 @@ pub(super) struct Shortage {
     shed: (u64, u64),
 }
 
-/// Time between two such moments, in milliseconds. Who holds little is to wait no longer, whatever others hold.
+/// Time between two such moments, in milliseconds: the longest wait of clients that hold little.
 const SIP_INTERVAL_MS: u64 = 250;
 /// Time between two rounds, in milliseconds.
 const ROUND_INTERVAL_MS: u64 = 4 * SIP_INTERVAL_MS;
