@@ -357,7 +357,7 @@ impl Member {
             letter,
             ToShard::Messages(_) | ToShard::Encoded { .. } | ToShard::Logged { .. }
         );
-        let is_spent = broker.copies_of_turn() >= broker.limits().copies_per_turn;
+        let is_spent = broker.has_copied();
         if !self.late.is_empty() || (brings_messages && is_spent) {
             self.late.push_back(letter);
             self.count_late();

@@ -76,7 +76,8 @@ impl<P: DoorState> Broker<P> {
     }
 
     /// Whether as many copies were made in this turn as there may be.
-    pub(super) const fn has_copied(&self) -> bool {
+    #[must_use]
+    pub const fn has_copied(&self) -> bool {
         self.copies_of_turn() >= self.queues.limits.copies_per_turn
     }
 

@@ -502,7 +502,7 @@ impl Handler for Shard {
     }
 
     fn takes_ends(&mut self, _: &mut dyn Network) -> bool {
-        self.broker.copies_of_turn() < self.broker.limits().copies_per_turn
+        !self.broker.has_copied()
     }
 
     fn received(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>) {

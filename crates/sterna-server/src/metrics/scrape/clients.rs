@@ -147,7 +147,7 @@ impl Scrape {
             ),
             (
                 "sterna_publishers_in_line",
-                "Publishers whose message goes to many, and that wait for another turn",
+                "Clients whose message goes to many, or whose subscriptions change, and that wait for another turn",
                 sum(|holding| holding.lined_up),
             ),
             (
@@ -171,7 +171,7 @@ impl Scrape {
             ),
             (
                 "sterna_publisher_waits_in_line",
-                "Times that a publisher began to wait for another turn, since its message goes to many",
+                "Times that a client began to wait so for another turn",
                 sum(|holding| holding.lined_up_times),
             ),
             (
