@@ -121,15 +121,23 @@ impl<P: DoorState> Broker<P> {
         self.relief_groups = self.queues.groups.keys().copied().collect();
     }
 
+    /// Whether a session may have so many messages in memory, with so many bytes. Many may be away, each with a little.
+    fn may_keep(&self, slot: u32, messages: usize, bytes: u64) -> bool {
+        let is_little = messages <= PRESSED_MESSAGES && bytes <= PRESSED_BYTES;
+        let gives_all =
+            self.queues.pressure >= Pressure::Drop && self.queues.sessions[slot].is_away();
+        messages == 0 || is_little && !gives_all
+    }
+
     /// Lets a session read in the log what waits for it in memory and is there.
     fn move_to_log(&mut self, slot: u32) {
         let watermark = self.queues.watermark();
-        let session = &mut self.queues.sessions[slot];
-        let Some(reader) = &mut session.reader else {
+        let session = &self.queues.sessions[slot];
+        let (messages, bytes) = (session.pending.len(), session.account.pending_bytes);
+        let is_little = self.may_keep(slot, messages, bytes);
+        let Some(reader) = &mut self.queues.sessions[slot].reader else {
             return;
         };
-        let is_little = session.pending.len() <= PRESSED_MESSAGES
-            && session.account.pending_bytes <= PRESSED_BYTES;
         // An answer that is under way fits what the session has now.
         if is_little || reader.is_asked {
             return;
@@ -147,17 +155,17 @@ impl<P: DoorState> Broker<P> {
     /// Lets a session that is away read in the log again what was sent to it and is not settled. Returns how many messages
     /// of that it had.
     fn forget_sent(&mut self, slot: u32) -> usize {
-        let session = &mut self.queues.sessions[slot];
+        let session = &self.queues.sessions[slot];
         let (sent, sent_bytes) = (session.ledger.len(), session.account.sent_bytes);
         let reads = session
             .reader
             .as_ref()
             .is_some_and(|reader| !reader.is_asked);
-        let is_little = sent <= PRESSED_MESSAGES && sent_bytes <= PRESSED_BYTES;
-        if !reads || session.is_root() || is_little {
+        if !reads || session.is_root() || self.may_keep(slot, sent, sent_bytes) {
             return 0;
         }
         let mut forgotten = Vec::new();
+        let session = &mut self.queues.sessions[slot];
         let mut node = session.ledger.first();
         while node != NIL {
             let entry = self.queues.nodes.entry(node);

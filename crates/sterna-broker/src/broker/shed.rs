@@ -24,6 +24,8 @@ pub struct LastingSession {
     pub bytes: u64,
     /// Its holder.
     pub principal: Principal,
+    /// Whether no consumer is connected.
+    pub is_away: bool,
     slot: u32,
     generation: u32,
 }
@@ -84,6 +86,7 @@ impl<P: DoorState> Broker<P> {
             (holder == principal && lasts).then_some(LastingSession {
                 bytes: u64::from(charged) + queued,
                 principal,
+                is_away: open.is_none_or(|session| !session.is_connected()),
                 slot,
                 generation: sessions.generation(slot)?,
             })

@@ -30,6 +30,8 @@ pub struct HttpSession {
     reserved: u64,
     /// In a cluster: how ids and positions belong together.
     places: Option<Places>,
+    /// Whether the broker may have forgotten some of them, which it reads in the log again.
+    has_forgotten: bool,
 }
 
 /// How ids and positions belong together.
@@ -61,7 +63,18 @@ struct Sent {
     id: u64,
     /// Its name in the broker's ledger.
     tag: u64,
+    /// Its place in the log, 0 for none.
+    position: u64,
     bytes: u32,
+}
+
+/// Messages that a client has acknowledged.
+#[derive(Default, PartialEq, Eq, Debug)]
+pub(crate) struct Acknowledged {
+    /// Their names in the broker's ledger.
+    pub(crate) tags: Vec<u64>,
+    /// Places in the log of those that may be missing there.
+    pub(crate) places: Vec<u64>,
 }
 
 /// The limit on messages that are sent and not acknowledged, or that are remembered after they were sent.
@@ -158,6 +171,7 @@ impl HttpSession {
         let sent = Sent {
             id,
             tag,
+            position,
             bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
         };
         self.bytes += u64::from(sent.bytes);
@@ -198,32 +212,53 @@ impl HttpSession {
         Some(oldest.tag)
     }
 
-    /// Takes out all entries up to an id, and returns their tags. For an id that was never given, takes out the
-    /// entries with lower ids.
-    pub(crate) fn acknowledge_up_to(&mut self, id: u64) -> impl Iterator<Item = u64> + use<> {
+    /// The broker forgets messages that were sent, and reads them in the log again.
+    pub(crate) const fn forget_sent(&mut self) {
+        self.has_forgotten = true;
+    }
+
+    /// Takes out all entries up to an id. For an id that was never given, takes out the entries with lower ids.
+    pub(crate) fn acknowledge_up_to(&mut self, id: u64) -> Acknowledged {
         let count = self.count_up_to(id);
         let mut rest = self.sent.split_off(count);
         std::mem::swap(&mut rest, &mut self.sent);
         self.bytes -= rest.iter().map(|sent| u64::from(sent.bytes)).sum::<u64>();
         self.check();
         self.shrink();
-        rest.into_iter().map(|sent| sent.tag)
+        self.acknowledged(rest)
     }
 
-    /// Takes one entry out, and returns its tag; `None` where it is acknowledged, or was never sent.
-    pub(crate) fn acknowledge(&mut self, id: u64) -> Option<u64> {
+    /// Takes out the entries of some ids. Those that are acknowledged, or were never sent, are passed over.
+    pub(crate) fn acknowledge(&mut self, ids: &[u64]) -> Acknowledged {
+        let taken: Vec<Sent> = ids.iter().filter_map(|&id| self.take(id)).collect();
+        self.check();
+        self.shrink();
+        self.acknowledged(taken)
+    }
+
+    fn take(&mut self, id: u64) -> Option<Sent> {
         let at = self.sent.iter().position(|known| known.id == id);
         let sent = self.sent.remove(at?)?;
         self.bytes -= u64::from(sent.bytes);
-        self.check();
-        self.shrink();
-        Some(sent.tag)
+        Some(sent)
+    }
+
+    fn acknowledged(&self, sent: impl IntoIterator<Item = Sent>) -> Acknowledged {
+        let mut acknowledged = Acknowledged::default();
+        for one in sent {
+            acknowledged.tags.push(one.tag);
+            if self.has_forgotten && one.position != 0 {
+                acknowledged.places.push(one.position);
+            }
+        }
+        acknowledged
     }
 
     /// Keeps the messages that the broker still has, by tag, position and bytes, in the order in which they were
     /// sent. A message that was given no id gets one.
     pub(crate) fn keep(&mut self, ledger: impl IntoIterator<Item = (u64, u64, usize)>) {
         let mut known = std::mem::take(&mut self.sent);
+        self.has_forgotten = false;
         self.bytes = 0;
         let mut unknown = Vec::new();
         for (tag, position, bytes) in ledger {
@@ -347,12 +382,13 @@ mod tests {
                     }
                     Step::UpTo(id) => {
                         let rest = model.split_off(&(id + 1));
-                        let tags: Vec<_> = session.acknowledge_up_to(id).collect();
+                        let tags = session.acknowledge_up_to(id).tags;
                         prop_assert_eq!(tags, model.into_values().collect::<Vec<_>>());
                         model = rest;
                     }
                     Step::Exactly(id) => {
-                        prop_assert_eq!(session.acknowledge(id), model.remove(&id));
+                        let tags = session.acknowledge(&[id]).tags;
+                        prop_assert_eq!(tags, Vec::from_iter(model.remove(&id)));
                     }
                     Step::Beyond(messages, bytes) => {
                         while let Some(tag) = session.take_beyond(Window { messages, bytes }) {
@@ -425,9 +461,9 @@ mod tests {
         );
         let tags: Vec<u64> = here.after(ids[1]).map(|(_, tag)| tag).collect();
         assert_eq!(tags, [3, 4], "what was sent behind it");
-        let tags: Vec<u64> = here.acknowledge_up_to(ids[2]).collect();
+        let tags = here.acknowledge_up_to(ids[2]).tags;
         assert_eq!(tags, [1, 2, 3], "and what was sent before it");
-        assert_eq!(here.acknowledge(ids[3]), Some(4));
+        assert_eq!(here.acknowledge(&[ids[3]]).tags, [4]);
         // Too far from the beginning for an exact number.
         let far = here.sent(5, first + (1 << 53), 1);
         assert!(far > ids[1] && here.position_of(far).is_none());

@@ -45,10 +45,16 @@ impl DoorState for SessionState {
         }
     }
 
-    /// MQTT finds the identifier again by the place. Links and subscriptions of HTTP know deliveries by their tags.
+    /// MQTT finds the identifier again by the place. A link that is attached again tells places, and takes what it does not
+    /// settle by place for new, as after a restart. HTTP gives a new id, and understands the old one.
     fn forget_sent(&mut self, place: u64, tag: u64) -> bool {
-        let Self::Mqtt(session) = self else {
-            return false;
+        let session = match self {
+            Self::Mqtt(session) => session,
+            Self::Amqp(_) => return true,
+            Self::Http(session) => {
+                session.forget_sent();
+                return true;
+            }
         };
         let packet_id = packet_id_at(place);
         let is_it = (session.outgoing(packet_id)).is_some_and(|sent| sent.tag == tag);

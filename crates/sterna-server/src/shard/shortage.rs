@@ -25,6 +25,8 @@ pub(super) struct Shortage {
     round_ms: u64,
     /// Whether there is more room to be made in queues.
     pub(super) is_relieving: bool,
+    /// Whether all that can has left the memory of sessions, as far as the stage in which messages are dropped asks.
+    is_relieved: bool,
     /// Bytes that clients and queues held at the last round, by principals that have entered for it.
     weighed: Vec<(Principal, u64)>,
     /// Bytes that clients were ended for, and when: the system has them back a little later.
@@ -73,6 +75,7 @@ impl Shard {
         }
         self.broker.feel_pressure();
         self.shortage.is_relieving = stage >= Stage::MoveToLog;
+        self.shortage.is_relieved &= stage >= Stage::Drop;
         self.shortage.next_ms = (stage > Stage::Normal).then(|| net.now_ms() + SIP_INTERVAL_MS);
         self.shortage.round_ms = net.now_ms() + ROUND_INTERVAL_MS;
         let found = if stage > Stage::Normal {
@@ -122,6 +125,8 @@ impl Shard {
         if is_round {
             self.shortage.round_ms = now_ms + ROUND_INTERVAL_MS;
             if self.shortage.stage >= Stage::MoveToLog {
+                let is_dropping = self.shortage.stage >= Stage::Drop;
+                self.shortage.is_relieved = is_dropping && !self.shortage.is_relieving;
                 self.broker.relieve_again();
                 self.shortage.is_relieving = true;
             }
@@ -259,13 +264,12 @@ impl Shard {
         self.end_connections(net, clients, (excess_bytes, left), &mut ended);
         if ended.bytes < excess_bytes && *left > 0 {
             // A session of others has what was acknowledged, and is not why memory is short.
-            let is_heavy = self.memory.principals().is_heavy(principal);
-            let sessions = if is_heavy && self.memory.is_for_sessions() {
-                self.broker.lasting_sessions(principal)
+            let sessions = if self.memory.principals().is_heavy(principal) {
+                self.sessions_to_end(principal)
             } else {
                 Vec::new()
             };
-            let of_sessions: u64 = sessions.iter().map(|one| one.bytes).sum();
+            let of_sessions = bytes_of(&sessions);
             let of_connections: u64 = light.iter().map(|one| one.bytes).sum();
             if of_sessions > of_connections {
                 self.end_sessions(net, sessions, (excess_bytes, left), &mut ended);
@@ -315,6 +319,25 @@ impl Shard {
         }
     }
 
+    /// The sessions of a principal whose end would bring much, on this shard: all that outlive their connections where what
+    /// lasts of them is much. Otherwise those that are away, where much of what waits for them could not leave memory.
+    fn sessions_to_end(&self, principal: Principal) -> Vec<LastingSession> {
+        let mut sessions = self.broker.lasting_sessions(principal);
+        if !self.memory.is_for_sessions() {
+            sessions.retain(|session| session.is_away);
+            if !self.shortage.is_relieved || !self.is_worth_ending(bytes_of(&sessions)) {
+                sessions.clear();
+            }
+        }
+        sessions
+    }
+
+    /// Whether so many bytes of sessions on this shard are much: the others have as many, about.
+    fn is_worth_ending(&self, bytes: u64) -> bool {
+        let shards = u64::from(self.sys.retained.shards());
+        self.memory.is_worth_ending(bytes * shards)
+    }
+
     /// Ends sessions that outlive their connections until so many bytes come back, `left` of them at most.
     fn end_sessions(
         &mut self,
@@ -324,11 +347,13 @@ impl Shard {
         ended: &mut Ended,
     ) {
         sessions.sort_unstable_by(|one, other| other.cmp(one));
+        let mut rest_bytes = bytes_of(&sessions);
         for session in sessions {
-            let is_enough = ended.bytes >= excess_bytes || !self.memory.is_for_sessions();
-            if is_enough || *left == 0 {
+            let is_worth = self.memory.is_for_sessions() || self.is_worth_ending(rest_bytes);
+            if ended.bytes >= excess_bytes || !is_worth || *left == 0 {
                 return;
             }
+            rest_bytes -= session.bytes;
             if let Some(name) = self.broker.end_lasting(net.now_ms(), session) {
                 *left -= 1;
                 ended.bytes += session.bytes;
@@ -341,6 +366,10 @@ impl Shard {
             }
         }
     }
+}
+
+fn bytes_of(sessions: &[LastingSession]) -> u64 {
+    sessions.iter().map(|session| session.bytes).sum()
 }
 
 /// The principals that are to give the bytes in excess, the heaviest first, and a shard's part of these bytes. That is what

@@ -301,7 +301,7 @@ fn next(
             continue;
         };
         if delivery.message.is_expired(now_ms) {
-            state_mut(cx.broker, session).and_then(|state| state.acknowledge(id));
+            state_mut(cx.broker, session).map(|state| state.acknowledge(&[id]));
             cx.broker.settle(now_ms, session, tag, Outcome::Accepted);
             continue;
         }

@@ -422,13 +422,12 @@ fn join(
     // The id of an earlier session of that name says nothing of this one.
     let after = plan.after.filter(|&id| state.has_given(id, end));
     let place = after.and_then(|id| state.position_of(id));
-    let acknowledged: Vec<u64> = after
-        .into_iter()
-        .flat_map(|id| state.acknowledge_up_to(id))
-        .collect();
-    for tag in acknowledged {
+    let acknowledged = after.map(|id| state.acknowledge_up_to(id));
+    let acknowledged = acknowledged.unwrap_or_default();
+    for tag in acknowledged.tags {
         cx.broker.settle(now_ms, session, tag, Outcome::Accepted);
     }
+    cx.broker.settle_places(session, &acknowledged.places);
     if let Some(place) = place {
         // Another node may have sent it.
         let session = session_name(subscription.identity.user(), &subscription.name);

@@ -431,16 +431,16 @@ pub(super) fn do_work(
                 return Err(WorkError::UnknownId);
             }
             let first = state.position_of(1);
-            let tags: Vec<u64> = match which {
-                Acknowledge::UpTo(id) => state.acknowledge_up_to(*id).collect(),
-                Acknowledge::Each(ids) => {
-                    ids.iter().filter_map(|&id| state.acknowledge(id)).collect()
-                }
+            let acknowledged = match which {
+                Acknowledge::UpTo(id) => state.acknowledge_up_to(*id),
+                Acknowledge::Each(ids) => state.acknowledge(ids),
             };
-            for tag in tags {
+            for tag in acknowledged.tags {
                 cx.broker
                     .settle_named(now_ms, session, tag, Outcome::Accepted);
             }
+            let places = acknowledged.places;
+            cx.broker.settle_places_named(now_ms, session, &places);
             if let Some(first) = first {
                 // Another node may have sent it.
                 settle_places(cx, session, which, |id| position_of(first, id));

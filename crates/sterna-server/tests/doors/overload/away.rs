@@ -1,11 +1,18 @@
 //! Sessions that are away with messages that were sent to them: what becomes of these where memory is short.
 
+use sterna_amqp::connection::{LinkId, SessionId};
+use sterna_amqp::link::{AttachOptions, Unsettled};
+use sterna_amqp::messaging::{
+    DeliveryState, Source, Target, TargetArchetype, TerminusDurability, TerminusExpiryPolicy,
+};
+use sterna_amqp::performatives::{ReceiverSettleMode, Role};
 use sterna_broker::Limits;
 use sterna_mqtt::packet::Connect;
 use sterna_mqtt::{Packet, PacketId, Property, QoS};
 use sterna_server::Stage;
 
-use super::{V5, config, resident};
+use super::{AMQP, HTTP, MQTT, V5, config, resident};
+use crate::amqp_client::Client as AmqpClient;
 use crate::fixture::{Broker, Peer, block, plain};
 use crate::overload::store::Held;
 
@@ -147,4 +154,171 @@ fn a_few_large_messages_leave_memory_as_well() {
         .map(|(text, ..)| text)
         .collect();
     assert_eq!(texts, (0..3).map(large).collect::<Vec<_>>());
+}
+
+/// Many may be away, each with one message that is not settled.
+#[test]
+fn a_little_leaves_memory_when_messages_are_dropped() {
+    let store = Held::new();
+    let mut broker = Broker::restored(&config(), 1, Limits::default(), || Box::new(store.clone()));
+    let first = reader(&mut broker);
+    broker.take(first);
+    broker.subscribe(first, V5, "t", QoS::AtLeastOnce);
+    let publisher = broker.client(V5, "publisher");
+    broker.publish(publisher, V5, "t", "one", QoS::AtLeastOnce);
+    assert_eq!(came(&mut broker, first).len(), 1);
+    broker.cut(first);
+    resident(&mut broker, 85, Stage::MoveToLog);
+    broker.advance(5_000);
+    assert_eq!(unsettled(&broker), 1);
+    resident(&mut broker, 91, Stage::Drop);
+    broker.advance(5_000);
+    assert_eq!(unsettled(&broker), 0);
+    resident(&mut broker, 10, Stage::Normal);
+    let second = reader(&mut broker);
+    let texts: Vec<String> = (came(&mut broker, second).into_iter())
+        .map(|(text, ..)| text)
+        .collect();
+    assert_eq!(texts, ["one"]);
+}
+
+/// Attaches a link that lasts, with what its client has not settled.
+fn attach(
+    client: &mut AmqpClient,
+    broker: &mut Broker,
+    mode: ReceiverSettleMode,
+    unsettled: Option<&[Unsettled]>,
+) -> (SessionId, LinkId) {
+    let session = client.begin(broker);
+    let source = Source {
+        durable: TerminusDurability::UnsettledState,
+        expiry_policy: TerminusExpiryPolicy::Never,
+        ..Source::new("t")
+    };
+    let options = AttachOptions {
+        rcv_settle_mode: mode,
+        unsettled: unsettled.unwrap_or_default(),
+        recover: unsettled.is_some(),
+        source: Some(source),
+        target: Some(TargetArchetype::Target(Target::default())),
+        ..AttachOptions::default()
+    };
+    let link = client.attach(broker, session, "sub", Role::Receiver, &options);
+    client.credit(broker, link, MESSAGES as u32);
+    (session, link)
+}
+
+/// A link of AMQP is told by places what it has settled second; what it has settled first comes again, as after a restart.
+#[test]
+fn what_was_sent_to_a_link_that_is_away_leaves_memory() {
+    for (mode, accepted_come_again) in [
+        (ReceiverSettleMode::Second, false),
+        (ReceiverSettleMode::First, true),
+    ] {
+        let store = Held::new();
+        let mut broker =
+            Broker::restored(&config(), 1, Limits::default(), || Box::new(store.clone()));
+        broker.listener = AMQP;
+        let mut first = AmqpClient::connect(&mut broker, "c");
+        let (session, _) = attach(&mut first, &mut broker, mode, None);
+        broker.listener = MQTT;
+        let publisher = broker.client(V5, "publisher");
+        for number in 0..MESSAGES {
+            broker.publish(publisher, V5, "t", &number.to_string(), QoS::AtLeastOnce);
+        }
+        first.turn(&mut broker);
+        assert_eq!(first.received.len(), MESSAGES, "{mode:?}");
+        // It has accepted two, and the broker has not heard of it.
+        for number in [0, 7] {
+            let id = first.received[number].id;
+            let accepted = DeliveryState::ACCEPTED;
+            (first.engine)
+                .dispose(session, (id, id), Some(&accepted), false, &mut first.out)
+                .expect("a delivery");
+        }
+        let left = first.cut(&mut broker).pop().expect("the link").1;
+        assert_eq!((left.len(), unsettled(&broker)), (MESSAGES, MESSAGES));
+        resident(&mut broker, 85, Stage::MoveToLog);
+        broker.advance(5_000);
+        assert_eq!(unsettled(&broker), 0, "{mode:?}: they are in the log");
+        resident(&mut broker, 10, Stage::Normal);
+        broker.listener = AMQP;
+        let mut second = AmqpClient::connect(&mut broker, "c");
+        let (_, link) = attach(&mut second, &mut broker, mode, Some(&left));
+        // What is settled for it has used its credit.
+        second.credit(&mut broker, link, MESSAGES as u32);
+        for _ in 0..100 {
+            broker.advance(10);
+            second.turn(&mut broker);
+        }
+        let expected: Vec<String> = (0..MESSAGES)
+            .filter(|number| accepted_come_again || ![0, 7].contains(number))
+            .map(|number| number.to_string())
+            .collect();
+        assert_eq!(second.texts(), expected, "{mode:?}");
+    }
+}
+
+/// The ids and texts of messages in an answer to a poll of HTTP.
+fn polled(broker: &mut Broker, query: &str) -> Vec<(u64, String)> {
+    broker.listener = HTTP;
+    let peer = broker.open();
+    let request = format!(
+        "GET /v1/topics/t?session=n&wait=0s&max={MESSAGES}{query} HTTP/1.1\r\nHost: localhost\r\n\
+         Accept: application/json\r\nConnection: close\r\n\r\n"
+    );
+    broker.send(peer, request.as_bytes());
+    for _ in 0..10 {
+        broker.advance(10);
+    }
+    let answer = String::from_utf8(broker.take(peer)).expect("text");
+    let Some(start) = answer.find('[') else {
+        return Vec::new();
+    };
+    let end = answer.rfind(']').expect("an array");
+    let messages: Vec<serde_json::Value> =
+        serde_json::from_str(&answer[start..=end]).expect("messages");
+    let text = |message: &serde_json::Value| message["payload"].as_str().expect("text").to_owned();
+    (messages.iter())
+        .map(|message| (message["id"].as_u64().expect("an id"), text(message)))
+        .collect()
+}
+
+/// A client of HTTP acknowledges by the ids that it knows, and what it does not acknowledge has new ones.
+#[test]
+fn what_was_sent_to_a_session_of_http_leaves_memory() {
+    let store = Held::new();
+    let mut broker = Broker::restored(&config(), 1, Limits::default(), || Box::new(store.clone()));
+    assert!(polled(&mut broker, "").is_empty());
+    broker.listener = MQTT;
+    let publisher = broker.client(V5, "publisher");
+    for number in 0..MESSAGES {
+        broker.publish(publisher, V5, "t", &number.to_string(), QoS::AtLeastOnce);
+    }
+    let sent = polled(&mut broker, "");
+    assert_eq!(sent.len(), MESSAGES);
+    assert_eq!(unsettled(&broker), MESSAGES);
+    resident(&mut broker, 85, Stage::MoveToLog);
+    broker.advance(5_000);
+    assert_eq!(unsettled(&broker), 0, "they are in the log");
+    resident(&mut broker, 10, Stage::Normal);
+    broker.listener = HTTP;
+    let peer = broker.open();
+    let ids = format!("{{\"ids\":[{},{}]}}", sent[20].0, sent[50].0);
+    let request = format!(
+        "POST /v1/sessions/n/ack HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{ids}",
+        ids.len()
+    );
+    broker.send(peer, request.as_bytes());
+    let answer = String::from_utf8(broker.take(peer)).expect("text");
+    assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
+    let rest = polled(&mut broker, &format!("&after={}", sent[9].0));
+    let texts: Vec<&str> = rest.iter().map(|(_, text)| &text[..]).collect();
+    let expected: Vec<&str> = (sent.iter().enumerate())
+        .filter(|(number, _)| *number > 9 && ![20, 50].contains(number))
+        .map(|(_, (_, text))| &text[..])
+        .collect();
+    assert_eq!(texts, expected);
+    assert!(rest[0].0 > sent[MESSAGES - 1].0, "they have new ids");
 }

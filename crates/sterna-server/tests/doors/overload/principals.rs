@@ -182,6 +182,48 @@ fn sessions_that_are_away_count_and_the_heaviest_end_last() {
     assert_eq!(told[0], "CONNACK Success present");
 }
 
+/// Without a store, what waits for sessions that are away has nowhere else to go.
+#[test]
+fn sessions_whose_messages_cannot_leave_memory_end_last() {
+    for has_store in [false, true] {
+        let store = Held::new();
+        let mut broker = if has_store {
+            store.broker(&config(), 1)
+        } else {
+            Broker::with(&config(), 1)
+        };
+        for (address, name, topic) in [
+            (HONEST, "honest", "h"),
+            (ATTACKER, "heavy", "t"),
+            (ATTACKER, "light", "h"),
+        ] {
+            broker.come_from(address);
+            let peer = kept(&mut broker, name);
+            broker.subscribe(peer, V5, topic, QoS::AtLeastOnce);
+            broker.cut(peer);
+        }
+        broker.come_from(ATTACKER);
+        let publisher = broker.client(V5, "publisher");
+        broker.publish(publisher, V5, "h", "kept", QoS::AtLeastOnce);
+        for number in 0..24 {
+            let large = format!("{number}{}", "x".repeat(500_000));
+            broker.publish(publisher, V5, "t", &large, QoS::AtLeastOnce);
+        }
+        broker.cut(publisher);
+        resident(&mut broker, 91, Stage::Drop);
+        broker.advance(60_000);
+        let (sessions, _) = broker.sessions(0);
+        let mut names: Vec<&str> = (sessions.iter()).map(|session| session.name.id()).collect();
+        names.sort_unstable();
+        let expected: &[&str] = if has_store {
+            &["heavy", "honest", "light"]
+        } else {
+            &["honest", "light"]
+        };
+        assert_eq!(names, expected, "has a store: {has_store}");
+    }
+}
+
 /// Else messages that were acknowledged would go for nothing.
 #[test]
 fn no_session_ends_where_all_sessions_take_little() {
