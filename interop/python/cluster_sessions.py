@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -28,10 +29,10 @@ class Client(Connection):
     """A connection. Packets of the broker are (type, body); the end of the connection is None."""
 
     def __init__(self, node: Node, client_id: str, level: int = 5, expiry_s: int = 0, clean: bool = False, will: str = "",
-                 **options):
+                 will_qos: int = 0, **options):
         super().__init__(
             node.ports["mqtt"], client_id, level, PATIENCE_S, clean=clean, props={"session_expiry": expiry_s},
-            will={"topic": will, "payload": client_id.encode()} if will else None, **options,
+            will={"topic": will, "payload": client_id.encode(), "qos": will_qos} if will else None, **options,
         )
 
     def read(self, timeout_s: float | None = None) -> tuple[int, bytes] | None:
@@ -184,6 +185,53 @@ def a_dead_node(cluster: Cluster) -> None:
         client.close()
 
 
+def a_stop_behind_late_nats(cluster: Cluster) -> None:
+    """A node is asked to stop while NATS is late: the will of a connection that was taken over there is not lost with it, nor is
+    that of the next one."""
+    _, second, third = cluster.nodes
+    text = second.config.read_text()
+    second.stop()
+    # It waits for half of it, however long NATS takes on this machine.
+    second.config.write_text(f"{text}\n[network]\nshutdown_timeout_ms = {round(PATIENCE_S * 2e3)}\n")
+    second.start()
+    cluster.settle()
+    reader = Client(third, "late-wills").admitted()
+    reader.subscribe(["late/#"], 1)
+    wait_until("the wills' reader is known", lambda: second.figure("sterna_cluster_filters") == 1)
+    earlier = Client(second, "late", clean=True, will="late/earlier", will_qos=1).admitted()
+    try:
+        for server in cluster.nats:
+            server.stand_still()
+        later = Client(second, "late", clean=True, will="late/later", will_qos=1).admitted()
+        earlier.expect_taken_over()
+        second.send(signal.SIGTERM)
+        assert second.process
+        # The longest that a node which has nothing to wait for takes.
+        second.process.wait(3)
+        raise Failure("the node does not wait for NATS")
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        for server in cluster.nats:
+            server.send(signal.SIGCONT)
+    if second.ended() != 0:
+        raise Failure("the node did not end in order")
+    wills = []
+    while len(wills) < 2:
+        told = reader.read(cluster.absence_s + PATIENCE_S)
+        if told is None:
+            raise Failure("the wills' reader was cut off")
+        if told[0] == PUBLISH:
+            wills.append(told[1])
+    if sorted(b"later" in will for will in wills) != [False, True]:
+        raise Failure(f"the wills were {wills}")
+    second.config.write_text(text)
+    second.start()
+    cluster.settle()
+    later.close()
+    reader.close()
+
+
 def stands_still(node: Node) -> bool:
     assert node.process
     threads = Path(f"/proc/{node.process.pid}/task").glob("*/stat")
@@ -252,6 +300,7 @@ ROWS = [
     ("sessions: a subscription of HTTP comes to another node", http_moves),
     ("sessions: two nodes want one at once", many_moves),
     ("sessions: a node is killed, and its wills", a_dead_node),
+    ("sessions: a node stops while NATS is late, and its wills", a_stop_behind_late_nats),
     ("sessions: a node stands still", a_sleeper),
     ("sessions: all servers of NATS are killed", without_nats),
 ]

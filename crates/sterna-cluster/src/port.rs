@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use bytes::Bytes;
 use sterna_broker::{
@@ -345,7 +346,10 @@ pub(crate) enum FromShard {
     /// The node will leave.
     Drain,
     /// The node leaves.
-    Stop,
+    Stop {
+        /// The time until which it waits for what NATS does not have yet.
+        by: Instant,
+    },
 }
 
 /// The engine's letters. Their bytes are bounded by the gate that all shards look at.

@@ -23,9 +23,6 @@ use crate::session::SessionState;
 /// Places of sessions, and retained messages, that a shard tells again in one turn.
 const TOLD_AGAIN: usize = 256;
 
-/// Time that other nodes are given to hear that this one leaves.
-const GOODBYE: Duration = Duration::from_secs(1);
-
 /// The engine, or none where there are no other nodes.
 #[derive(Debug, Default)]
 pub struct Cluster {
@@ -147,13 +144,13 @@ impl Cluster {
         }
     }
 
-    /// Tells other nodes that this one leaves, and ends the engine.
-    pub(crate) fn stop(&self) {
+    /// Tells other nodes that this one leaves, and ends the engine. What still waits for NATS has up to `within` to get there.
+    pub(crate) fn stop(&self, within: Duration) {
         let running = (self.running.lock())
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if let Some(running) = running {
-            running.stop(GOODBYE);
+            running.stop(within);
         }
     }
 }

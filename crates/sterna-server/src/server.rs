@@ -377,7 +377,8 @@ impl Server {
             // Failures have been told of.
             let _ = thread.join();
         }
-        self.cluster.stop();
+        self.cluster
+            .stop(until.saturating_duration_since(Instant::now()));
         // Nobody else has it any more. The data directory is still locked.
         Arc::into_inner(self.store).is_none_or(OpenStore::close)
     }

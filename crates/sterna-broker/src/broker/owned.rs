@@ -52,6 +52,13 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
+    /// Whether wills are due that other nodes are still to hear of, or this shard is to publish. A process that stops before
+    /// takes them along.
+    pub fn has_due_wills(&mut self) -> bool {
+        self.release_due_wills();
+        (self.owned()).is_some_and(|owned| !owned.due_wills.is_empty())
+    }
+
     /// Counts wills no more that nobody holds: the engine has published them, or another node does. Those behind one
     /// that waits are looked at later.
     fn release_due_wills(&mut self) {

@@ -312,8 +312,10 @@ fn wills_that_wait_for_other_nodes_are_bounded() {
     let now_ms = node.now_ms;
     let opened = node.broker(0).open(now_ms, with_will("d"));
     assert_eq!(opened, Err(OpenError::TooManyWills));
+    assert!(node.broker(0).has_due_wills());
     // The engine has them no more.
     node.notes.clear();
+    assert!(!node.broker(0).has_due_wills());
     node.run();
     assert_eq!(node.directory.will_bytes(), 0);
     assert!(node.broker(0).open(now_ms, with_will("d")).is_ok());

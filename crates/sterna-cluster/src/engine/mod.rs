@@ -193,6 +193,8 @@ struct Core {
     /// Wakes who waits for an open connection.
     connected: Arc<Notify>,
     stopping: Notify,
+    /// The time until which it waits for NATS when it stops.
+    stops_by: Cell<Option<Instant>>,
     /// Why it is stopping, where nobody has asked for it.
     ended: RefCell<Option<Ended>>,
 }
@@ -403,10 +405,14 @@ impl Engine {
             gating: gating::Gating::default(),
             connected,
             stopping: Notify::new(),
+            stops_by: Cell::new(None),
             ended: RefCell::default(),
         }
     }
 }
+
+/// Time that other nodes are given to hear that this one leaves.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 impl Running {
     /// Tells other nodes that this one takes no new clients soon, and leaves after that.
@@ -414,11 +420,13 @@ impl Running {
         self.inbound.post(FromShard::Drain);
     }
 
-    /// Tells other nodes that this one leaves, and ends the thread. Messages that still wait for NATS are lost, and
-    /// their publishers get no acknowledgement. Waits up to `within`.
+    /// Tells other nodes that this one leaves, and ends the thread. What still waits for NATS has up to `within` to get
+    /// there, and the goodbye [`GOODBYE`] more. Messages that wait then are lost, and their publishers get no
+    /// acknowledgement.
     pub fn stop(self, within: Duration) {
-        self.inbound.post(FromShard::Stop);
-        let until = Instant::now() + within;
+        let by = Instant::now() + within;
+        self.inbound.post(FromShard::Stop { by });
+        let until = by + GOODBYE;
         while !self.thread.is_finished() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }

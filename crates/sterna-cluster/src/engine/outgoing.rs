@@ -228,7 +228,10 @@ impl Core {
                         self.spawn(Rc::clone(&self).ask_node(question));
                     }
                     FromShard::Drain => self.spawn(Rc::clone(&self).say_that_it_drains()),
-                    FromShard::Stop => self.stopping.notify_one(),
+                    FromShard::Stop { by } => {
+                        self.stops_by.set(Some(by));
+                        self.stopping.notify_one();
+                    }
                 }
             }
             self.send_live(live).await;

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::message::PublishMessage;
@@ -22,8 +22,8 @@ use crate::owners::{
 use crate::port::{ToShard, Waiting};
 use crate::subjects;
 
-/// How often, 10 ms apart, is looked whether everything is written before a node leaves.
-const LAST_WRITES: usize = 60;
+/// Time between two looks whether everything is written before a node leaves.
+const LAST_LOOK: Duration = Duration::from_millis(10);
 
 /// Time in which a shard tells what a session wants that it has taken over.
 const TOLD: Duration = Duration::from_secs(1);
@@ -421,13 +421,16 @@ impl Core {
         }
     }
 
-    /// Says that this process has no sessions any more, when all is written that they have.
+    /// Says that this process has no sessions any more, when all is written that they have, and all that they have handed
+    /// over: wills may be among it, which nobody publishes again.
     pub(super) async fn give_up_sessions(&self) {
-        for _ in 0..LAST_WRITES {
-            if self.has_kept_all() {
+        let until = self.stops_by.get();
+        // With its will, a claim is what other nodes know of a client.
+        while !(self.has_kept_all() && self.owners.borrow().busy() == 0) {
+            if until.is_none_or(|until| Instant::now() >= until) {
                 break;
             }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            tokio::time::sleep(LAST_LOOK).await;
         }
         if self.owns_sessions.get() && self.status.is_connected() {
             self.mark("leaving 0").await;

@@ -306,6 +306,11 @@ impl<S: Copy> Owners<S> {
             will: None,
             since,
         };
+        // With the will that is due, others know of the next one: this process may not come to write that alone.
+        let next_will = match (work.ops.front(), work.ops.get(1)) {
+            (Some(Op::PublishWill(..)), Some(Op::SetWill(_, will))) => will.clone(),
+            _ => None,
+        };
         match work.ops.front_mut() {
             Some(Op::Claim(claim)) => {
                 claim.may_be_written = true;
@@ -325,7 +330,7 @@ impl<S: Copy> Owners<S> {
                 record.is_over = !swept.is_kept;
                 record.is_kept = swept.is_kept;
             }
-            Some(Op::PublishWill(..)) => {}
+            Some(Op::PublishWill(..)) => record.will = next_will,
             Some(Op::Adopt { .. }) | None => return,
         }
         work.stage = Stage::Writing;

@@ -608,7 +608,6 @@ impl Handler for Shard {
                     doors.http.committed(&mut doors.cx);
                     doors.http.tell_kept(&mut doors.cx);
                     doors.admin.committed(&mut doors.cx);
-                    self.stop_if_drained(net);
                 }
                 Mail::Cluster(letter) => {
                     if let ToShard::Exporting(by) = &*letter {
@@ -679,7 +678,9 @@ impl Handler for Shard {
                 }
                 Mail::Drain => self.admin.service.is_draining = true,
                 Mail::Stop if self.stopping == Stopping::No => {
-                    self.stopping = Stopping::Draining(now_ms + self.policy.drain_ms);
+                    let until_ms = now_ms + self.policy.drain_ms;
+                    let look_ms = until_ms;
+                    self.stopping = Stopping::Draining { until_ms, look_ms };
                     // A client that goes now may have said goodbye, which is not read any more.
                     self.broker.leave_wills();
                     let mut doors = self.doors(net);
@@ -688,13 +689,13 @@ impl Handler for Shard {
                     doors.http.stop_reading(&mut doors.cx);
                     // It goes on, to say that the shard is not ready.
                     doors.admin.service.is_draining = true;
-                    self.stop_if_drained(net);
                 }
                 Mail::Stop => {}
                 Mail::Farewell(round) => self.hear_farewell(round),
             }
             self.drain_if_crowded(net);
         }
+        self.stop_if_drained(net);
     }
 
     fn timeout(&mut self, net: &mut dyn Network) {

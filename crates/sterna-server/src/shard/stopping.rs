@@ -14,13 +14,21 @@ use crate::mail::Mail;
 /// another queue ahead of the fourth.
 const ROUNDS: usize = 4;
 
+/// Time between two looks for wills that are due, in milliseconds.
+const LOOK_MS: u64 = 20;
+
 /// How far the end is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stopping {
     /// Nobody has asked for it.
     No,
-    /// Acknowledgements wait for the store, until this time at most, in milliseconds.
-    Draining(u64),
+    /// Acknowledgements wait for the store, and wills for other nodes, which tell nobody when they have them.
+    Draining {
+        /// The longest time for that, in milliseconds.
+        until_ms: u64,
+        /// When to look for the wills, in milliseconds.
+        look_ms: u64,
+    },
     /// Clients have been told goodbye. Letters of other shards are waited for, until this time at most, in
     /// milliseconds.
     Leaving(u64),
@@ -32,7 +40,8 @@ impl Stopping {
     /// When it goes on in any case, in milliseconds; `None` if time changes nothing.
     pub(super) const fn deadline_ms(self) -> Option<u64> {
         match self {
-            Self::Draining(until_ms) | Self::Leaving(until_ms) => Some(until_ms),
+            Self::Draining { look_ms, .. } => Some(look_ms),
+            Self::Leaving(until_ms) => Some(until_ms),
             Self::No | Self::Over => None,
         }
     }
@@ -48,17 +57,26 @@ pub(super) struct Farewells {
 }
 
 impl Shard {
-    /// Tells clients goodbye, if that was asked for and no acknowledgement waits any more, or the time for
+    /// Tells clients goodbye, if that was asked for and no acknowledgement or due will waits any more, or the time for
     /// that is over.
     pub(super) fn stop_if_drained(&mut self, net: &mut dyn Network) {
-        let Stopping::Draining(until_ms) = self.stopping else {
+        let Stopping::Draining { until_ms, .. } = self.stopping else {
             return;
         };
+        let now_ms = net.now_ms();
         let is_drained = self.mqtt.is_drained()
             && self.amqp.is_drained()
             && self.http.is_drained()
             && self.admin.is_drained();
-        if !is_drained && net.now_ms() < until_ms {
+        let has_wills = self.broker.has_due_wills();
+        if (!is_drained || has_wills) && now_ms < until_ms {
+            let look_ms = if is_drained {
+                now_ms + LOOK_MS
+            } else {
+                until_ms
+            };
+            let look_ms = look_ms.min(until_ms);
+            self.stopping = Stopping::Draining { until_ms, look_ms };
             return;
         }
         // A shard that has failed says no farewell.

@@ -81,6 +81,7 @@ impl Core {
         let mut serial = 0;
         loop {
             let (entries, mut records) = self.next_entries(&mut serial);
+            (self.log.is_sending).set(!(entries.is_empty() && records.is_empty()));
             if entries.is_empty() && records.is_empty() {
                 self.log.arrived.notified().await;
                 continue;

@@ -78,6 +78,8 @@ pub(in crate::engine) struct Log {
     arrived: Notify,
     reading: Semaphore,
     needs: RefCell<Needs>,
+    /// Whether entries are on their way, or what follows them is.
+    is_sending: Cell<bool>,
     knows_needs: Cell<bool>,
     tail: RefCell<Tail>,
     /// Held by the task that reads the missing part of the tail.
@@ -97,6 +99,7 @@ impl Log {
             arrived: Notify::new(),
             reading: Semaphore::new(reads),
             needs: RefCell::default(),
+            is_sending: Cell::new(false),
             knows_needs: Cell::new(false),
             tail: RefCell::new(Tail::new(most_unsettled)),
             tail_reading: Mutex::default(),
@@ -133,9 +136,9 @@ impl Core {
         Ok(self.look_at_stream(LOG).await?.state.last_sequence)
     }
 
-    /// Whether nothing waits for the log.
+    /// Whether nothing waits for the log, or for NATS' word that it is there.
     pub(in crate::engine) fn has_logged_all(&self) -> bool {
-        self.log.waiting.borrow().is_empty()
+        self.log.waiting.borrow().is_empty() && !self.log.is_sending.get()
     }
 
     /// Waits until the first shard has all that is in the log now.
