@@ -26,7 +26,7 @@ use sterna_mqtt::server::{Connection, Event, Features, Limits};
 use sterna_mqtt::{
     DecodeError, Frame, Framer, Lane, PacketType, QoS, ReasonCode, Scope, Violation,
 };
-use sterna_net::{Chunk, ConnectionId, StreamId};
+use sterna_net::{Chunk, ConnectionId, StreamId, foreign};
 use thin_vec::ThinVec;
 
 use crate::authorization::KnownTopics;
@@ -128,7 +128,7 @@ impl Service for Mqtt {
             client.engine.input_resumed(now_ms);
         }
         if let Err(violation) = client.engine.on_timeout(now_ms) {
-            door.violated(cx, client, &violation);
+            door.violated(cx, client, &violation, &[]);
             return;
         }
         if matches!(client.state, State::Live(_)) && client.identity.has_ended(now_ms) {
@@ -400,7 +400,7 @@ impl Door {
                             last.forget();
                             self.handle(cx, client, lane, &frame, event, asked);
                         }
-                        Err(violation) => self.violated(cx, client, &violation),
+                        Err(violation) => self.violated(cx, client, &violation, bytes),
                     }
                 }
                 Ok(None) => {
@@ -408,13 +408,13 @@ impl Door {
                     if let Some(first_byte) = framer.partial()
                         && let Err(violation) = client.engine.check_partial(lane, first_byte)
                     {
-                        self.violated(cx, client, &violation);
+                        self.violated(cx, client, &violation, bytes);
                     }
                     break;
                 }
                 Err(error) => {
                     let violation = client.engine.decode_failed(lane, error);
-                    self.violated(cx, client, &violation);
+                    self.violated(cx, client, &violation, bytes);
                     break;
                 }
             }
@@ -495,7 +495,7 @@ impl Door {
             }
             Err(error) => client.engine.decode_failed(LANE, error),
         };
-        self.violated(cx, client, &violation);
+        self.violated(cx, client, &violation, &[]);
     }
 
     /// Keeps bytes until the decision that they wait for. The transport is paused meanwhile, so that
@@ -575,9 +575,18 @@ impl Door {
         }
     }
 
-    /// Tells a client about its violation, and the operator about the client.
-    fn violated(&mut self, cx: &mut Context<'_>, client: &mut Client, violation: &Violation) {
-        log_end(cx, client, violation.reason.name(), violation.detail);
+    /// Tells a client about its violation, and the operator about the client. The violation is in `input`.
+    fn violated(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        violation: &Violation,
+        input: &[u8],
+    ) {
+        let is_first = matches!(client.state, State::New);
+        let foreign = is_first.then(|| foreign(input, "MQTT")).flatten();
+        let detail = foreign.as_deref().unwrap_or(violation.detail);
+        log_end(cx, client, violation.reason.name(), detail);
         client.engine.violation(violation, &mut self.out);
         match violation.scope {
             // The datagram is dropped.
