@@ -14,6 +14,7 @@ mod deliver;
 mod early;
 mod end;
 mod publish;
+mod quota;
 mod received;
 mod repetitions;
 mod subscribe;
@@ -245,7 +246,7 @@ impl Service for Mqtt {
     }
 
     fn shed(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
-        let detail = "memory is short, and this client holds most of it";
+        let detail = "memory is short, and this client holds most of it (broker.memory_ceiling)";
         door.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
     }
 
@@ -440,7 +441,7 @@ impl Door {
     fn check_assembling(&mut self, cx: &mut Context<'_>, client: &mut Client) {
         let each = client.framers.iter().map(Framer::buffered_bytes);
         if each.sum::<usize>() > cx.policy.mqtt.maximum_assembling_bytes as usize {
-            let detail = "too many bytes of incomplete packets";
+            let detail = "more bytes of incomplete packets than mqtt.maximum_assembling_bytes";
             self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
         }
     }
@@ -516,7 +517,7 @@ impl Door {
                 client.held.pop();
                 return;
             }
-            let detail = "too much before CONNACK, an answer of the webhook, or the end of a pause";
+            let detail = "more than mqtt.maximum_held_bytes before CONNACK, an answer of the webhook, or the end of a pause";
             self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
         } else if (control || is_packet) && client.early != Early::Waiting {
             cx.net.pause(client.id, true);
@@ -564,7 +565,7 @@ impl Door {
                 reason,
             } => self.released(cx, client, lane, (packet_id, received), reason),
             Event::Repeated { packet_id } => {
-                let again = Acknowledgement::PubRec(lane, packet_id, ReasonCode::Success);
+                let again = Acknowledgement::PubRec(lane, packet_id, ReasonCode::Success, None);
                 self.acknowledge_again(cx, client, again);
             }
             Event::Subscribe(subscribe) => self.subscribe(cx, client, lane, &subscribe),
