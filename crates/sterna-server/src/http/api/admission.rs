@@ -19,7 +19,7 @@ use crate::authorization::Rules;
 use crate::config::{EarlyData, Http, HttpEarlyDataRefusal, Protocol};
 use crate::context::{Closed, Context};
 use crate::door::TooManyConnections;
-use crate::http::fields::Fields;
+use crate::http::fields::{Fields, unknown_field};
 use crate::http::problem::ProblemKind as Kind;
 use crate::http::registry::Fingerprint;
 use crate::http::{openapi, page};
@@ -516,6 +516,9 @@ impl Api {
         request: &Request,
     ) -> Result<(), Trouble> {
         let head = &request.head;
+        if let Some(detail) = unknown_field(head) {
+            return Err(Trouble::new(Kind::InvalidField, detail));
+        }
         let is_read = matches!(head.method(), "GET" | "CONNECT");
         match &target.resource {
             Resource::Topics | Resource::Topic(_) if is_read => {
