@@ -624,7 +624,7 @@ pub enum Event {
         consumer: ConsumerId,
         /// The reason.
         reason: EvictReason,
-        /// Who has taken the session over, where that is a client of this process.
+        /// The client that has taken the session over, where it is one of this process.
         by: Option<SocketAddr>,
     },
     /// An opening that returned [`Opened::Pending`] is complete.

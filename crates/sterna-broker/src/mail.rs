@@ -119,7 +119,7 @@ pub(crate) struct Claim {
     pub(crate) generation: u32,
     pub(crate) clean_start: bool,
     pub(crate) to: Address,
-    /// Who claims it.
+    /// The client that claims it.
     pub(crate) by: Option<SocketAddr>,
 }
 

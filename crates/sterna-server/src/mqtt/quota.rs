@@ -6,7 +6,7 @@ use sterna_mqtt::server::Reason;
 
 use crate::context::SHORT_FOR_NEW;
 
-/// What a message or a subscription is beyond.
+/// A limit that a message or a subscription is beyond.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Quota {
     Rate,
