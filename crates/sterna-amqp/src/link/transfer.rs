@@ -295,7 +295,6 @@ impl Connection {
         }
         link.sending = (!complete).then_some(Sending {
             delivery_id,
-            settled: transfer.settled,
             bytes: payload_bytes as u64,
         });
         Ok(Sent {
