@@ -163,22 +163,6 @@ enum Start {
     Frame(Head),
 }
 
-/// The fault of the first bytes of a frame that would be larger than the limit. So begin clients of other protocols.
-const fn too_large(bytes: [u8; FRAME_HEADER_BYTES]) -> &'static str {
-    match &bytes {
-        [0x16, 3, ..] => "the client speaks TLS, and this end does not",
-        [0x10, _, 0, 4 | 6, b'M', b'Q', ..] | [0x10, _, _, 0, 4 | 6, b'M', b'Q', ..] => {
-            "the client speaks MQTT, and this end AMQP 1.0"
-        }
-        [b'G', b'E', b'T', b' ', ..]
-        | [b'H', b'E', b'A', b'D', b' ', ..]
-        | [b'P', b'O', b'S', b'T', b' ', ..]
-        | [b'P', b'U', b'T', b' ', ..]
-        | [b'P', b'R', b'I', b' ', ..] => "the client speaks HTTP, and this end AMQP 1.0",
-        _ => "frame is larger than the limit",
-    }
-}
-
 fn parse_start(
     bytes: [u8; FRAME_HEADER_BYTES],
     max_frame_bytes: usize,
@@ -189,7 +173,7 @@ fn parse_start(
     let [a, b, c, d, data_offset, frame_type, high, low] = bytes;
     let frame_bytes = u32::from_be_bytes([a, b, c, d]) as usize;
     if frame_bytes > max_frame_bytes {
-        return Err(DecodeError::framing(too_large(bytes)));
+        return Err(DecodeError::framing("frame is larger than the limit"));
     }
     let header_bytes = usize::from(data_offset) * 4;
     if header_bytes < FRAME_HEADER_BYTES {

@@ -1,6 +1,7 @@
 //! The types that a front door and the broker exchange.
 
 use core::net::IpAddr;
+use core::net::SocketAddr;
 use std::fmt;
 use std::sync::Arc;
 
@@ -473,8 +474,13 @@ impl PublishRefusal {
     #[must_use]
     pub const fn detail(self) -> &'static str {
         match self {
-            Self::QueueFull => "a queue that the message belongs to is full; it went nowhere",
-            Self::StoreFull => "the store has no room; the message went nowhere",
+            Self::QueueFull => {
+                "a queue that the message belongs to is full (broker.maximum_group_queued_messages and the settings \
+                 beside it); it went nowhere"
+            }
+            Self::StoreFull => {
+                "the store has no room (store.maximum_bytes, or the disk); the message went nowhere"
+            }
             Self::ClusterAway => {
                 "other nodes want the message, or may, and it cannot be brought to them; it went nowhere"
             }
@@ -618,6 +624,8 @@ pub enum Event {
         consumer: ConsumerId,
         /// The reason.
         reason: EvictReason,
+        /// The client that has taken the session over, where it is one of this process.
+        by: Option<SocketAddr>,
     },
     /// An opening that returned [`Opened::Pending`] is complete.
     Opened {

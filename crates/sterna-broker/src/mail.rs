@@ -1,5 +1,6 @@
 //! Letters between shards. The caller carries it, in order per sender and receiver.
 
+use core::net::SocketAddr;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -118,6 +119,8 @@ pub(crate) struct Claim {
     pub(crate) generation: u32,
     pub(crate) clean_start: bool,
     pub(crate) to: Address,
+    /// The client that claims it.
+    pub(crate) by: Option<SocketAddr>,
 }
 
 /// See [`Letter::Recall`].

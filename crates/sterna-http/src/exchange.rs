@@ -84,6 +84,19 @@ impl Head {
         }
     }
 
+    /// The name of the first field for whose name this holds, in lower case.
+    #[must_use]
+    pub fn find_name(&self, is_it: impl Fn(&str) -> bool) -> Option<&str> {
+        match self {
+            Self::Http3(head) => (head.iter())
+                .filter_map(|field| std::str::from_utf8(field.name).ok())
+                .find(|name| is_it(name)),
+            Self::Tcp(head) => (head.headers.keys())
+                .map(http::HeaderName::as_str)
+                .find(|name| is_it(name)),
+        }
+    }
+
     /// Every value of a field, in order.
     pub fn each_field<'a>(&'a self, name: &'a str, mut each: impl FnMut(&'a [u8])) {
         match self {

@@ -13,6 +13,7 @@ mod clock;
 mod config;
 mod contain;
 mod counters;
+mod foreign;
 mod handler;
 mod handshake;
 mod mailbox;
@@ -38,6 +39,7 @@ pub use clock::Clock;
 pub use config::{ListenerConfig, ListenerTransport, ShardConfig, WebSocketConfig};
 pub use contain::contain;
 pub use counters::{Count, ListenerFigures, RefusedConnection, ShardCounters, ShardFigures};
+pub use foreign::foreign;
 pub use handler::{
     CHUNK_BYTES, Chunk, CloseReason, ConnectionId, ConnectionInfo, EarlyData, Handler, Network,
     PathStatistics, SHARE_BYTES, StreamEnd, StreamId, Trace, TraceSink, TransportKind,

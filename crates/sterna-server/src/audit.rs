@@ -12,7 +12,7 @@ use sterna_net::{ConnectionId, FailedHandshake, HandshakeFault, TransportKind};
 use crate::bans::Ban;
 use crate::config::Protocol;
 use crate::context::{Context, is_outage};
-use crate::identity::{Identity, Refusal};
+use crate::identity::{Identity, Refusal, Webhook, WebhookSubject};
 use crate::metrics::{LoginFailure, Meters};
 use crate::repeats::{RepeatLimits, left_out};
 use crate::session::own_name;
@@ -129,6 +129,12 @@ pub(crate) struct Login<'a> {
     protocol: Protocol,
     client: Option<&'a str>,
     user: Option<&'a str>,
+    /// The method and the path of a request.
+    asked: Option<(&'a str, &'a str)>,
+    /// The webhook, which knows why it gives no good answers.
+    webhook: Option<&'a Webhook>,
+    /// The command that frees what it wants to have.
+    freed_by: Option<&'a str>,
     /// The time, in milliseconds since the Unix epoch, and how often lines may be alike.
     repeats: (u64, RepeatLimits),
 }
@@ -145,6 +151,9 @@ impl<'a> Login<'a> {
             protocol,
             client: None,
             user: None,
+            asked: None,
+            webhook: Some(&cx.policy.webhook),
+            freed_by: None,
             repeats: (cx.now_ms, cx.policy.repeats),
         }
     }
@@ -164,6 +173,9 @@ impl<'a> Login<'a> {
             protocol,
             client: None,
             user: None,
+            asked: None,
+            webhook: None,
+            freed_by: None,
             repeats,
         };
         let refusal = match failed.fault {
@@ -184,6 +196,22 @@ impl<'a> Login<'a> {
     /// The same, by a user that it says or has shown to be.
     pub(crate) const fn by(self, user: Option<&'a str>) -> Self {
         Self { user, ..self }
+    }
+
+    /// The same, by a request with this method and path.
+    pub(crate) const fn asking(self, asked: (&'a str, &'a str)) -> Self {
+        Self {
+            asked: Some(asked),
+            ..self
+        }
+    }
+
+    /// The same, with the command that frees what it wants to have.
+    pub(crate) const fn freed_by(self, command: &'a str) -> Self {
+        Self {
+            freed_by: Some(command),
+            ..self
+        }
     }
 
     /// Tells operators that look at the log.
@@ -246,6 +274,8 @@ impl<'a> Login<'a> {
         let Some(more) = passed else {
             return;
         };
+        let is_webhook = matches!(failure, LoginFailure::Claim(Refusal::Webhook));
+        let webhook = self.webhook.filter(|_| is_webhook);
         line!(
             WARN,
             protocol = self.protocol.name(),
@@ -253,8 +283,13 @@ impl<'a> Login<'a> {
             listener = self.listener,
             client = self.client,
             user = self.user,
+            method = self.asked.map(|(method, _)| method),
+            path = self.asked.map(|(_, path)| path),
             reason = failure.name(),
             detail,
+            freed_by = self.freed_by,
+            cause =
+                webhook.and_then(|webhook| webhook.last_failure(WebhookSubject::Authentication)),
             more = left_out(more),
             "login refused"
         );

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sterna_broker::{
     Broker, CompanionRecord, Companions, ConsumerId, CrowdedReader, InvalidMessage, Message,
     MessageParts, OpenError, OpenSession, Opened, Publication, PublishRefusal, Publisher, Routed,
-    SessionKey,
+    SessionKey, SessionName,
 };
 use sterna_cluster::Fence;
 use sterna_net::{ConnectionId, ConnectionInfo, Network, TransportKind};
@@ -23,7 +23,7 @@ use crate::metrics::Meters;
 use crate::policy::Policy;
 use crate::repeats::left_out;
 use crate::seats::Seats;
-use crate::session::{SessionState, own_name};
+use crate::session::{SessionState, command_that_ends, own_name};
 use crate::tracer::Tracer;
 
 /// Everything a front door needs for one step.
@@ -61,6 +61,13 @@ pub(crate) struct Context<'a> {
 /// The most sessions of a connection for which it is looked at whether connections wait in a circle.
 const LOOKED_AT: usize = 64;
 
+/// Why something new is refused where memory is short.
+pub(crate) const SHORT_FOR_NEW: &str =
+    "memory is short, and the client's user or address holds most of it (broker.memory_ceiling)";
+/// Why a session is refused.
+pub(crate) const TOO_MANY_SESSIONS: &str =
+    "too many sessions (broker.maximum_sessions, authorization.limit.sessions)";
+
 /// The reason why a node takes no new clients for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Closed {
@@ -88,7 +95,7 @@ impl Closed {
     /// The reason in words.
     pub(crate) const fn detail(self) -> &'static str {
         match self {
-            Self::MemoryShort => "memory is short",
+            Self::MemoryShort => "memory is short (broker.memory_ceiling)",
             Self::WrongClock => "the clock of this node of the cluster is wrong",
             Self::UnknownClock => {
                 "the clock of this node of the cluster is still to be compared with others"
@@ -139,6 +146,29 @@ impl Context<'_> {
             more: more.map(left_out)?,
             peer: peer.map(tracing::field::display),
         })
+    }
+
+    /// A line about a session that another connection of its user has taken from this one.
+    pub(crate) fn log_taken_over(
+        &self,
+        connection: ConnectionId,
+        session: &SessionName,
+        by: Option<SocketAddr>,
+    ) {
+        let detail = "another connection of the same user has taken the session over";
+        let Some(line) = self.repeats(connection, session.id(), detail) else {
+            return;
+        };
+        tracing::info!(
+            peer = line.peer,
+            by = by.map(tracing::field::display),
+            client = session.id(),
+            user = session.user(),
+            more = line.more,
+            detail,
+            freed_by = command_that_ends(session),
+            "session taken over"
+        );
     }
 
     /// A line about a session that a client does not get, for a reason that came after its request. The line of the cluster's
@@ -282,10 +312,15 @@ impl Context<'_> {
         was_held
     }
 
+    /// Whether memory is so short that who holds most of it gets nothing new.
+    pub(crate) fn is_short_for_new(&self) -> bool {
+        self.memory.stage() >= Stage::MoveToLog
+    }
+
     /// Why something new is refused: there are `too_many`, unless memory is short.
     pub(crate) fn why_full(&self, too_many: &'static str) -> &'static str {
-        if self.memory.stage() >= Stage::MoveToLog {
-            "memory is short, and the client's user or address holds most of it"
+        if self.is_short_for_new() {
+            SHORT_FOR_NEW
         } else {
             too_many
         }
@@ -300,8 +335,8 @@ impl Context<'_> {
         if let Some(fence) = self.fence {
             self.broker.set_unsure(fence.is_shut());
         }
-        let address = self.address(connection);
-        self.broker.open_from(self.now_ms, address, request)
+        let peer = self.net.info(connection).map(|info| info.peer);
+        self.broker.open_from(self.now_ms, peer, request)
     }
 
     /// The client of a connection, as the broker is to know it where it publishes without a session.

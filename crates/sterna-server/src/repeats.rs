@@ -100,6 +100,15 @@ impl Known {
     }
 }
 
+/// The beginning of a text of a client's: it may be longer than a line should be.
+pub(crate) fn brief(text: &str) -> &str {
+    const MOST_BYTES: usize = 200;
+    // Beyond the end is no boundary.
+    let mut ends = (0..=MOST_BYTES).rev();
+    let end = ends.find(|&end| text.is_char_boundary(end));
+    &text[..end.unwrap_or_default()]
+}
+
 /// The number of lines left out, as a field of the next one: none has no field.
 pub(crate) fn left_out(more: u64) -> Option<u64> {
     (more > 0).then_some(more)

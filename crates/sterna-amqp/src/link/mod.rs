@@ -97,7 +97,6 @@ pub(crate) struct Partial {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sending {
     pub(crate) delivery_id: u32,
-    pub(crate) settled: bool,
     pub(crate) bytes: u64,
 }
 

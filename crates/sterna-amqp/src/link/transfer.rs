@@ -295,7 +295,6 @@ impl Connection {
         }
         link.sending = (!complete).then_some(Sending {
             delivery_id,
-            settled: transfer.settled,
             bytes: payload_bytes as u64,
         });
         Ok(Sent {
@@ -356,10 +355,11 @@ impl Connection {
         }
         let link = session.link(id.handle)?;
         let sending = link.sending.take().ok_or(CommandError::State)?;
-        if !sending.settled {
+        // The peer may have settled what it has only a part of.
+        if session.outgoing.remove(sending.delivery_id).is_some() {
+            let link = session.link(id.handle)?;
             debug_assert!(link.unsettled > 0, "what is given up was counted");
             link.unsettled = link.unsettled.saturating_sub(1);
-            session.outgoing.remove(sending.delivery_id);
         }
         let transfer = Transfer {
             aborted: true,

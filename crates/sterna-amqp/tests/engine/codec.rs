@@ -352,22 +352,3 @@ fn no_symbols_are_null() {
         assert_eq!(&out[..], [0x40], "{none:?}");
     }
 }
-
-/// The first bytes of other protocols would be frames that are larger than any limit.
-#[test]
-fn a_client_of_another_protocol_is_named() {
-    for (bytes, expected) in [
-        (&b"\x16\x03\x01\x02\0\x01\0\x01"[..], "TLS"),
-        (b"\x10\x10\0\x04MQTT", "MQTT"),
-        (b"\x10\x80\x02\0\x04MQT", "MQTT"),
-        (b"\x10\x12\0\x06MQIs", "MQTT"),
-        (b"GET / HT", "HTTP"),
-        (b"POST /v1", "HTTP"),
-        (b"PRI * HT", "HTTP"),
-        (b"GARBAGE!", "larger than the limit"),
-    ] {
-        let mut input = bytes;
-        let error = Framer::new().next(&mut input, 65_536).unwrap_err();
-        assert!(error.detail.contains(expected), "{}", error.detail);
-    }
-}

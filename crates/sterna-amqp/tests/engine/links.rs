@@ -1,7 +1,7 @@
 //! Sessions and links between both ends, when everything goes well.
 
 use sterna_amqp::link::{AttachOptions, OutgoingTransfer, Recovery};
-use sterna_amqp::messaging::DeliveryState;
+use sterna_amqp::messaging::{DeliveryState, Outcome};
 use sterna_amqp::performatives::{Error, ReceiverSettleMode, Role, SenderSettleMode};
 use sterna_amqp::{CommandError, Condition, Event, Lane, Limits};
 
@@ -136,6 +136,34 @@ fn an_aborted_delivery_is_never_seen() {
     pair.run();
     assert_eq!(pair.payloads, [b"whole"]);
     assert!(pair.server_saw("Aborted"));
+}
+
+/// A peer may settle what it has only a part of. Then there is nothing to forget when the rest is given up.
+#[test]
+fn what_was_settled_before_its_end_counts_once() {
+    let mut pair = Pair::new(&small_frames());
+    let session = pair.session(4);
+    let link = pair.link(session, "a", Role::Sender, &options("s", "t"));
+    let (client, out) = (&mut pair.client.connection, &mut pair.client.out);
+    let whole = OutgoingTransfer::new(b"1", 1);
+    client
+        .transfer(link, &whole, &[b"whole"], false, out)
+        .unwrap();
+    let half = OutgoingTransfer::new(b"2", 2);
+    let sent = client.transfer(link, &half, &[b"half"], true, out).unwrap();
+    pair.run();
+    let at_server = pair.accepted[0];
+    let range = (sent.delivery_id, sent.delivery_id);
+    let (server, out) = (&mut pair.server.connection, &mut pair.server.out);
+    let released = DeliveryState::Outcome(Outcome::Released);
+    server
+        .dispose(at_server.session, range, Some(&released), true, out)
+        .unwrap();
+    pair.run();
+    let (client, out) = (&mut pair.client.connection, &mut pair.client.out);
+    client.abort(link, out).unwrap();
+    assert_eq!(client.unsettled_on(link), 1, "the whole one");
+    assert_eq!(client.unsettled(session).0, 1);
 }
 
 #[test]

@@ -102,6 +102,12 @@ impl<P: DoorState> Broker<P> {
             let (group, session) = (group.into(), session.key(slot));
             return self.far.told.push_back(RootTold::Lost { group, session });
         }
-        self.events.push_back(Event::Evicted { consumer, reason });
+        let by = self.opener.filter(|_| reason == EvictReason::TakenOver);
+        let evicted = Event::Evicted {
+            consumer,
+            reason,
+            by,
+        };
+        self.events.push_back(evicted);
     }
 }

@@ -50,6 +50,7 @@ pub use rest::LostRights;
 pub use restore::Restored;
 pub use shed::{LastingSession, SessionBytes};
 
+use core::net::SocketAddr;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -103,6 +104,8 @@ pub struct Broker<P> {
     /// Readers for which clients of this shard have waited, and that hold nobody any more.
     let_go: Vec<CrowdedReader>,
     events: VecDeque<Event>,
+    /// The client that opens a session, meanwhile.
+    opener: Option<SocketAddr>,
     fences: FxHashMap<u32, Fence>,
     next_fence: u32,
     gauge: Arc<Gauge>,
@@ -175,6 +178,7 @@ impl<P: DoorState> Broker<P> {
             loopback: VecDeque::new(),
             let_go: Vec::new(),
             events: VecDeque::new(),
+            opener: None,
             fences: FxHashMap::default(),
             next_fence: 0,
             gauge: directory.gauge(shard.0),

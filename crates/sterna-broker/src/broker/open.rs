@@ -1,6 +1,6 @@
 //! Opening, closing and ending sessions (MQTT 5.0, sections 3.1 and 4.1).
 
-use core::net::IpAddr;
+use core::net::SocketAddr;
 
 use super::Broker;
 use super::wills::new_will;
@@ -43,9 +43,10 @@ impl<P: DoorState> Broker<P> {
     pub fn open_from(
         &mut self,
         now_ms: u64,
-        address: Option<IpAddr>,
+        peer: Option<SocketAddr>,
         request: OpenSession,
     ) -> Result<Opened, OpenError> {
+        let address = peer.map(|peer| peer.ip());
         let is_own = request.name.user().is_none() && address.is_none();
         let principal = if is_own {
             Principal::BROKER
@@ -54,7 +55,9 @@ impl<P: DoorState> Broker<P> {
                 .principals()
                 .enter(request.name.user(), address)
         };
+        self.opener = peer;
         let opened = self.claim_and_open(now_ms, principal, request);
+        self.opener = None;
         if opened.is_err() {
             self.directory.principals().leave(principal);
         }
@@ -153,6 +156,7 @@ impl<P: DoorState> Broker<P> {
                         generation,
                         clean_start,
                         to,
+                        by: self.opener,
                     }),
                 );
                 Opened::Pending { session: key }
@@ -283,6 +287,7 @@ impl<P: DoorState> Broker<P> {
                 generation: owner.generation,
                 clean_start: true,
                 to,
+                by: self.opener,
             };
             // Another shard may have registered since: its claim will wait here instead.
             if !self.directory.reregister(&name, owner, new) {

@@ -40,11 +40,18 @@ pub(super) enum Arrival<P> {
 impl<P: DoorState> Broker<P> {
     /// Another shard claims a session.
     pub(super) fn claimed(&mut self, now_ms: u64, claim: Claim) {
+        self.opener = claim.by;
+        self.leave_to(now_ms, claim);
+        self.opener = None;
+    }
+
+    fn leave_to(&mut self, now_ms: u64, claim: Claim) {
         let Claim {
             slot,
             generation,
             clean_start,
             to,
+            ..
         } = claim;
         let Some(session) = self.queues.session(slot, generation) else {
             // It ended while the claim was on its way.

@@ -103,7 +103,9 @@ fn told(node: &mut Cluster) -> Vec<String> {
 
 fn evicted(node: &Cluster, client: ConsumerId) -> Option<EvictReason> {
     node.events.iter().find_map(|event| match event {
-        Event::Evicted { consumer, reason } if *consumer == client => Some(*reason),
+        Event::Evicted {
+            consumer, reason, ..
+        } if *consumer == client => Some(*reason),
         _ => None,
     })
 }

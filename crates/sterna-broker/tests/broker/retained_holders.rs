@@ -173,7 +173,8 @@ fn opens(cluster: &mut Cluster, name: SessionName, address: IpAddr, will: Option
         selector: None,
     };
     let now_ms = cluster.now_ms;
-    let opened = cluster.broker(0).open_from(now_ms, Some(address), request);
+    let peer = Some((address, 1).into());
+    let opened = cluster.broker(0).open_from(now_ms, peer, request);
     let Ok(sterna_broker::Opened::Ready { session, .. }) = opened else {
         panic!("{opened:?}");
     };

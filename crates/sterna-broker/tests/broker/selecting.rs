@@ -363,7 +363,7 @@ fn what_waits_in_the_log_is_looked_at_in_turns() {
 
 fn evicted(cluster: &Cluster, client: Client) -> bool {
     cluster.events.iter().any(|event| {
-        matches!(event, Event::Evicted { consumer, reason: EvictReason::SelectorTooDear }
+        matches!(event, Event::Evicted { consumer, reason: EvictReason::SelectorTooDear, .. }
             if *consumer == client.consumer)
     })
 }

@@ -110,6 +110,7 @@ fn a_second_connection_takes_the_session_over() {
         [Event::Evicted {
             consumer: first.consumer,
             reason: EvictReason::TakenOver,
+            by: None,
         }]
     );
     // Whatever the evicted connection still does, it does to nobody.

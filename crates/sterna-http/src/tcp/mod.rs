@@ -23,7 +23,7 @@ use std::task::{Context, Poll, Waker};
 use http::HeaderValue;
 use hyper::server::conn::{http1, http2};
 use rustc_hash::FxHashMap;
-use sterna_net::{ConnectionId, Network};
+use sterna_net::{ConnectionId, Network, foreign};
 
 use crate::carrier::{Moment, Settings};
 use crate::date;
@@ -35,8 +35,6 @@ use pipe::{End, Pipe};
 use service::{Answer, Hall, Service, Told};
 
 /// The first bytes of a client of HTTP/2 (RFC 9113, section 3.4).
-/// The first bytes of a client that speaks TLS.
-const TLS_RECORD: [u8; 2] = [0x16, 3];
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Windows of HTTP/2, as QUIC has them by default.
@@ -49,6 +47,10 @@ const REST_MS: u64 = 1_000;
 /// The answer to a head that comes too slowly.
 const TOO_SLOW: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+
+/// The answer to another protocol.
+const NOT_HTTP: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
 /// GOAWAY with ENHANCE_YOUR_CALM, for which no request counts as taken (RFC 9113, section 6.8).
 const TOO_MUCH: &[u8] = &[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11];
@@ -233,9 +235,9 @@ impl Carrier {
                 return;
             }
             let said = std::mem::take(said);
-            if said.starts_with(&TLS_RECORD) {
-                let detail = "the client speaks TLS, and this end does not";
-                return self.end(app, Fault::Violation, "400", detail);
+            if let Some(detail) = foreign(&said, "HTTP") {
+                self.pipe.borrow_mut().write(NOT_HTTP);
+                return self.end(app, Fault::Violation, "400", &detail);
             }
             self.engine = if is_http2 { self.http2() } else { self.http1() };
             self.push(app, &said);

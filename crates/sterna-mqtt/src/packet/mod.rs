@@ -198,9 +198,6 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// The first byte of a client's first record of TLS. As a fixed header it is a CONNECT with reserved flags.
-const TLS_RECORD: u8 = 0x16;
-
 /// Checks the flags of every packet but PUBLISH, which has its own.
 fn check_flags(packet_type: PacketType, first: u8, version: Version) -> Result<(), DecodeError> {
     let expected = packet_type.first_byte();
@@ -221,12 +218,7 @@ fn check_flags(packet_type: PacketType, first: u8, version: Version) -> Result<(
     // [MQTT-3.15.1-1]
     // [MQTT311-2.2.2-1] [MQTT311-2.2.2-2] [MQTT311-3.6.1-1] [MQTT311-3.8.1-1] [MQTT311-3.10.1-1]
     // [MQTT311-3.14.1-1]
-    Err(DecodeError::malformed(match first {
-        TLS_RECORD => {
-            "reserved flags of the fixed header: the client speaks TLS, and this end does not"
-        }
-        _ => "reserved flags of the fixed header",
-    }))
+    Err(DecodeError::malformed("reserved flags of the fixed header"))
 }
 
 fn check_empty(body: &[u8]) -> Result<(), DecodeError> {

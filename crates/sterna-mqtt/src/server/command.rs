@@ -4,7 +4,7 @@ use bytes::BytesMut;
 
 use super::connection::{Phase, Reauthentication};
 use super::{Connection, Features};
-use crate::packet::{Ack, Auth, ConnAck, Disconnect, encode_suback, encode_unsuback};
+use crate::packet::{Ack, Auth, ConnAck, Disconnect, encode_ack, encode_suback, encode_unsuback};
 use crate::{
     Answer, EncodeError, Lane, LaneWriter, MAX_PACKET_BYTES, MqttSession, PacketId, PacketType,
     Properties, Property, PropertyBuf, QoS, ReasonCode, Version, Violation,
@@ -39,6 +39,21 @@ pub struct Refuse<'a> {
     pub reason_string: Option<&'a str>,
     /// Another server to connect to; with `UseAnotherServer` and `ServerMoved`.
     pub server_reference: Option<&'a str>,
+}
+
+/// The reason of a PUBACK or PUBREC.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reason {
+    /// The reason code.
+    pub code: ReasonCode,
+    /// Text for a human; left out if it does not fit.
+    pub string: Option<&'static str>,
+}
+
+impl From<ReasonCode> for Reason {
+    fn from(code: ReasonCode) -> Self {
+        Self { code, string: None }
+    }
 }
 
 impl Connection {
@@ -151,14 +166,41 @@ impl Connection {
         &mut self,
         lane: Lane,
         packet_id: PacketId,
-        reason: ReasonCode,
+        reason: impl Into<Reason>,
         out: &mut impl LaneWriter,
     ) {
         if self.is_connected() {
             self.unacknowledged_qos1 = self.unacknowledged_qos1.saturating_sub(1);
             // [MQTT-3.3.4-1] [MQTT-4.3.2-4] [MQTT311-3.3.4-1] [MQTT311-4.3.2-2]
-            self.acknowledge(PacketType::PubAck, &Ack::new(packet_id, reason), lane, out);
+            self.answer_publish(PacketType::PubAck, packet_id, reason.into(), lane, out);
         }
+    }
+
+    /// Writes a PUBACK or PUBREC, with the Reason String if it fits.
+    fn answer_publish(
+        &self,
+        packet_type: PacketType,
+        packet_id: PacketId,
+        Reason { code, string }: Reason,
+        lane: Lane,
+        out: &mut impl LaneWriter,
+    ) {
+        if string.is_none() {
+            return self.acknowledge(packet_type, &Ack::new(packet_id, code), lane, out);
+        }
+        let refuse = Refuse {
+            reason_string: string,
+            ..Refuse::default()
+        };
+        let out = out.buffer(lane.reply());
+        // [MQTT-3.4.2-2] [MQTT-3.5.2-2]
+        self.write_with_reason(&refuse, self.version, out, |properties, max, out| {
+            let ack = Ack {
+                properties,
+                ..Ack::new(packet_id, code)
+            };
+            encode_ack(packet_type, &ack, self.version, max, out)
+        });
     }
 
     /// Acknowledges a PUBLISH with QoS 2 that arrived on `lane`. With an error code the message was
@@ -171,15 +213,16 @@ impl Connection {
         session: &mut MqttSession,
         lane: Lane,
         packet_id: PacketId,
-        reason: ReasonCode,
+        reason: impl Into<Reason>,
         out: &mut impl LaneWriter,
     ) {
         if !self.is_connected() {
             return;
         }
+        let reason = reason.into();
         let answer = session.answer_lane(lane, packet_id);
         // Before 5.0 the client takes every PUBREC as a success and goes on with PUBREL.
-        if reason.is_error() && self.version.is_v5() {
+        if reason.code.is_error() && self.version.is_v5() {
             // [MQTT-4.3.3-9]
             session.forget_received(lane, packet_id);
         } else {
@@ -187,7 +230,7 @@ impl Connection {
         }
         // [MQTT-3.3.4-1] [MQTT-4.3.3-8] [MQTT311-3.3.4-1] [MQTT311-4.3.3-2]
         if let Some(lane) = answer {
-            self.acknowledge(PacketType::PubRec, &Ack::new(packet_id, reason), lane, out);
+            self.answer_publish(PacketType::PubRec, packet_id, reason, lane, out);
         }
     }
 
@@ -227,17 +270,30 @@ impl Connection {
         codes: &[ReasonCode],
         out: &mut impl LaneWriter,
     ) {
+        self.suback_with(lane, packet_id, codes, None, out);
+    }
+
+    /// The same with a text for a human; left out if it does not fit.
+    pub fn suback_with(
+        &mut self,
+        lane: Lane,
+        packet_id: PacketId,
+        codes: &[ReasonCode],
+        reason_string: Option<&str>,
+        out: &mut impl LaneWriter,
+    ) {
         if self.is_connected() {
+            let refuse = Refuse {
+                reason_string,
+                ..Refuse::default()
+            };
+            let (version, out) = (self.version, out.buffer(lane.reply()));
             // [MQTT-3.8.4-1] [MQTT-3.8.4-5] [MQTT-3.8.4-7] [MQTT311-3.8.4-1] [MQTT311-3.8.4-4]
-            // Without properties there is nothing to leave out: [MQTT-3.9.2-2].
-            let _ = encode_suback(
-                self.version,
-                packet_id,
-                Properties::EMPTY,
-                codes.iter().copied(),
-                self.client_max(),
-                out.buffer(lane.reply()),
-            );
+            // [MQTT-3.9.2-2]
+            self.write_with_reason(&refuse, version, out, |properties, max, out| {
+                let codes = codes.iter().copied();
+                encode_suback(version, packet_id, properties, codes, max, out)
+            });
         }
     }
 

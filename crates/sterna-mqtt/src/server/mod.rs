@@ -4,7 +4,7 @@ mod command;
 mod connection;
 mod deliver;
 
-pub use command::{Accept, Refuse};
+pub use command::{Accept, Reason, Refuse};
 pub use connection::Connection;
 pub use deliver::{NotSent, OutgoingPublish, Resend, Sent};
 

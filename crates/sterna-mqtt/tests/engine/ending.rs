@@ -1,6 +1,6 @@
 //! The end of a connection, and authentication that goes on.
 
-use sterna_mqtt::server::{Accept, Limits, Refuse};
+use sterna_mqtt::server::{Accept, Limits, Reason, Refuse};
 use sterna_mqtt::{Answer, Lane, LaneWriter, Packet, QoS, ReasonCode, Scope, Version};
 
 use super::harness::{ALL, BOTH, Seen, Server, delivery};
@@ -208,7 +208,7 @@ fn reason_strings_are_left_out() {
     server.expect("20 { 00 89 00 }");
 }
 
-/// Acknowledgements carry neither Reason String nor User Properties, whether wanted or not.
+/// Acknowledgements carry a Reason String where there is one that is wanted and fits, and no User Properties.
 ///
 /// [MQTT-3.1.2-29] [MQTT-3.4.2-2] [MQTT-3.4.2-3] [MQTT-3.5.2-2] [MQTT-3.5.2-3] [MQTT-3.6.2-2]
 /// [MQTT-3.6.2-3] [MQTT-3.7.2-2] [MQTT-3.7.2-3]
@@ -240,6 +240,40 @@ fn acknowledgements_are_short() {
     server.expect("70 { 0002 92 }");
     server.send("50 { 0003 }");
     server.expect("62 { 0003 92 }");
+
+    let reason = Reason {
+        code: ReasonCode::QuotaExceeded,
+        string: Some("why"),
+    };
+    for (properties, ack, suback) in [
+        ("17 00", "{ 0001 97 }", "{ 0002 00 97 }"),
+        ("27 00000006", "{ 0001 97 }", "{ 0002 00 97 }"),
+        (
+            "",
+            "{ 0001 97 { 1f s\"why\" } }",
+            "{ 0002 { 1f s\"why\" } 97 }",
+        ),
+    ] {
+        let connect = format!("10 {{ s\"MQTT\" 05 02 0000 {{ {properties} }} s\"c\" }}");
+        let limits = Limits {
+            topic_alias_maximum: 0,
+            max_packet_bytes: u32::MAX,
+            receive_maximum: u16::MAX.try_into().expect("not zero"),
+            ..Limits::default()
+        };
+        let mut server = Server::connected_with(Version::V5, limits, &connect);
+        let (connection, out) = (&mut server.connection, &mut server.out);
+        connection.puback(Lane::CONTROL, id, reason, out);
+        server.expect(&format!("40 {ack}"));
+        server.send("34 { s\"t\" 0001 00 }");
+        let (connection, out) = (&mut server.connection, &mut server.out);
+        connection.pubrec(&mut server.session, Lane::CONTROL, id, reason, out);
+        server.expect(&format!("50 {ack}"));
+        let (connection, out) = (&mut server.connection, &mut server.out);
+        let subscribe = 2.try_into().expect("not zero");
+        connection.suback_with(Lane::CONTROL, subscribe, &[reason.code], reason.string, out);
+        server.expect(&format!("90 {suback}"));
+    }
 }
 
 const CONNECT_WITH_METHOD: &str = "10 { s\"MQTT\" 05 02 0000 { 15 s\"m\" 16 s\"1\" } s\"c\" }";

@@ -6,6 +6,7 @@ use rustls::{CipherSuite, Error, InvalidMessage, PeerIncompatible};
 use sterna_tls::Owner;
 
 use super::hello::Hello;
+use crate::foreign::spoken;
 use crate::handshake::{HandshakeFault, alert_detail, alpn_detail, protocol_names};
 
 /// The fault behind an error of the library's. `first` is the start of what the client has sent, `hello` what it offers, if
@@ -122,16 +123,13 @@ fn not_tls(first: &[u8]) -> (HandshakeFault, String) {
         .take(8)
         .all(|byte| byte.is_ascii_graphic() || *byte == b' ');
     let what = match first {
-        [0x10, ..] => "plain MQTT",
-        [b'A', b'M', b'Q', b'P', ..] => "plain AMQP",
-        [b'P', b'R', b'I', b' ', ..] => "plain HTTP/2",
-        [b'P', b'R', b'O', b'X', b'Y', ..] | [b'\r', b'\n', b'\r', b'\n', 0, ..] => {
-            "a header of the PROXY protocol, which listener.proxy_protocol_from permits"
-        }
         [high, _, 1, ..] if high & 0x80 != 0 => "SSL 2.0",
         [22, 2, ..] => "an old version of SSL",
-        _ if is_text && first.len() >= 4 => "plain HTTP or other text",
-        _ => "something else",
+        _ => match spoken(first) {
+            Some(protocol) => &format!("plain {protocol}"),
+            None if is_text && first.len() >= 4 => "plain text",
+            None => "something else",
+        },
     };
     let fault = if what.contains("SSL") {
         HandshakeFault::Version

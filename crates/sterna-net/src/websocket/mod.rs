@@ -96,7 +96,8 @@ impl WebSocketSession {
         let complete = tail.windows(2).any(|pair| pair == b"\n\n")
             || tail.windows(3).any(|triple| triple == b"\n\r\n")
             || head.len() >= config.request_head_bytes;
-        let plausible = head.first().is_none_or(u8::is_ascii_alphabetic);
+        // AMQP begins with letters, too.
+        let plausible = head.first().is_none_or(u8::is_ascii_alphabetic) && !bytes.contains(&0);
         if !complete && plausible {
             return Upgrade::Incomplete;
         }

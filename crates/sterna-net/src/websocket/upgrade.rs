@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest, Sha1};
 
 use crate::config::WebSocketConfig;
+use crate::foreign::foreign;
 use crate::handshake::HandshakeFault;
 use crate::is_authority;
 
@@ -109,12 +110,10 @@ fn examine<'a>(
             ));
         }
         Err(_) => {
-            let what = match bytes {
-                [22, 3, ..] => "this listener speaks no TLS, and the client does",
-                [0x10, ..] => "the client speaks MQTT without WebSocket",
-                _ => "the request is not HTTP/1.1",
-            };
-            return Err(bad_request(what));
+            return Err(Refusal {
+                asked: foreign(bytes, "HTTP/1.1 for WebSocket"),
+                ..bad_request("the request is not HTTP/1.1")
+            });
         }
     };
     if request.method != Some("GET") {

@@ -254,12 +254,17 @@ fn the_fault_of_an_upgrade_is_told() {
         (
             "\u{16}\u{3}\u{1}".to_owned(),
             HandshakeFault::Upgrade,
-            "speaks no TLS",
+            "the client speaks TLS",
         ),
         (
             "\u{10}\u{c}\0\u{4}MQTT".to_owned(),
             HandshakeFault::Upgrade,
-            "MQTT without WebSocket",
+            "the client speaks MQTT, and this end HTTP/1.1 for WebSocket",
+        ),
+        (
+            "AMQP\0\u{1}\0\0".to_owned(),
+            HandshakeFault::Upgrade,
+            "the client speaks AMQP 1.0",
         ),
     ] {
         send(&server, wire.as_bytes());

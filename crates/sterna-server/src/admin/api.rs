@@ -190,11 +190,11 @@ impl Desk<'_, '_> {
             Ok(())
         });
         let done = done.map_err(|trouble| {
-            if call.route.method == "GET" || trouble.is_audited() {
+            if call.route.method == "GET" || trouble.is_logged() {
                 return trouble;
             }
             self.log_change(&change, outcome_of(&trouble));
-            trouble.audited()
+            trouble.logged()
         });
         done.map(|()| true)
     }
@@ -225,7 +225,7 @@ impl Desk<'_, '_> {
             wanted.name()
         );
         self.log_change(change, Outcome::Refused(&detail));
-        Trouble::new(Kind::Forbidden, detail).audited()
+        Trouble::new(Kind::Forbidden, detail).logged()
     }
 
     /// Does the requested operation. `change` learns its object where the request's content names that.

@@ -111,7 +111,7 @@ impl Change {
         let Some(mut value) = one(answers) else {
             let trouble = away.unwrap_or_else(|| missing(kind));
             self.log(meters, outcome_of(&trouble));
-            return Err(trouble.audited());
+            return Err(trouble.logged());
         };
         if let Some(sessions) = value.get_mut("sessions") {
             *sessions = ended.into();

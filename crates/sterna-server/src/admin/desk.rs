@@ -154,7 +154,7 @@ impl Desk<'_, '_> {
     }
 
     pub(super) fn refused(&self, out: &mut dyn Responses, id: ExchangeId, trouble: &Trouble) {
-        if !trouble.is_audited() {
+        if !trouble.is_logged() {
             let (user, detail) = (self.credentials.name(), trouble.detail());
             let line = (self.cx).repeats(self.connection, user.unwrap_or_default(), detail);
             if let Some(line) = line {
@@ -289,7 +289,7 @@ impl Desk<'_, '_> {
                 let user = claimed_user(self.cx.policy, head);
                 let login = audit::Login::of(self.cx, self.connection, Protocol::Admin);
                 login.by(user.as_deref()).refused(failure, trouble.detail());
-                Err(trouble.audited())
+                Err(trouble.logged())
             }
         }
     }
@@ -308,7 +308,7 @@ impl Desk<'_, '_> {
     ) -> Trouble {
         let login = audit::Login::of(self.cx, self.connection, Protocol::Admin);
         login.by(user).refused(failure, trouble.detail());
-        trouble.audited()
+        trouble.logged()
     }
 
     /// Notes a sender that may come in.

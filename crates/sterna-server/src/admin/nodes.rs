@@ -251,7 +251,7 @@ impl Desk<'_, '_> {
                 let trouble = if route.method == "GET" {
                     trouble
                 } else {
-                    trouble.audited()
+                    trouble.logged()
                 };
                 self.refused(out, id, &trouble);
             }

@@ -32,6 +32,7 @@ use crate::authorization::MessageKind;
 use crate::config::Amqp;
 use crate::context::Context;
 use crate::door::Promise;
+use crate::repeats::brief;
 use crate::session::amqp::{DYNAMIC, TERMINUS_KEY, Terminus};
 use crate::session::{AMQP_PREFIX, SessionState};
 
@@ -95,7 +96,13 @@ impl Door {
             Role::Receiver => self.attach_source(cx, client, link, attach),
         };
         if let Err(refusal) = attached {
-            self.refuse_attach(cx, client, link, attach.name, &refusal);
+            let node = match attach.role {
+                Role::Sender => (attach.target.as_ref())
+                    .and_then(TargetArchetype::node)
+                    .and_then(TargetTerminus::address),
+                Role::Receiver => attach.source.as_ref().and_then(Source::address),
+            };
+            self.refuse_attach(cx, client, link, (attach.name, node), &refusal);
         }
     }
 
@@ -104,7 +111,7 @@ impl Door {
         cx: &Context<'_>,
         client: &mut Client,
         link: LinkId,
-        name: &str,
+        (name, node): (&str, Option<&str>),
         (condition, detail): &Refusal,
     ) {
         if let Some(line) = cx.repeats(client.id, &client.container, detail) {
@@ -113,6 +120,7 @@ impl Door {
                 client = &*client.container,
                 user = client.user(),
                 link = name,
+                node = node.map(brief),
                 condition = condition.as_str(),
                 detail,
                 more = line.more,
@@ -315,7 +323,8 @@ impl Door {
             close.expiry_s = close.expiry_s.filter(|_| !present);
             close.cause = cause_of(refusal.0);
             self.close_source(cx, &source, close);
-            self.refuse_attach(cx, client, link, &source.name, refusal);
+            let node = (!source.address.is_empty()).then_some(&*source.address);
+            self.refuse_attach(cx, client, link, (&source.name, node), refusal);
         }
     }
 

@@ -12,7 +12,7 @@ use super::client::Client;
 use super::exact::Forgotten;
 use super::target::AttachingTarget;
 use super::{Door, consumer_id};
-use crate::context::Context;
+use crate::context::{Context, TOO_MANY_SESSIONS};
 
 /// The key of the record that a link's session has from its beginning.
 const BEGUN: &[u8] = b"e";
@@ -92,9 +92,10 @@ impl Door {
             Ok(Opened::Pending { session }) => (session, None),
             Err(error) => {
                 self.service.consumers.remove(&number);
-                client.targets.remove(link);
+                let node = client.targets.remove(link)?.node;
                 self.leaves_place(cx, client, link, &name);
-                self.refuse_attach(cx, client, link, &name, &not_opened(cx, error));
+                let refusal = not_opened(cx, error);
+                self.refuse_attach(cx, client, link, (&name, node.topic()), &refusal);
                 return None;
             }
         };
@@ -193,7 +194,7 @@ pub(super) fn not_opened(cx: &Context<'_>, error: OpenError) -> Refusal {
         | OpenError::InvalidWillTopic
         | OpenError::WillTooLarge => refusal(
             sterna_amqp::Condition::RESOURCE_LIMIT_EXCEEDED,
-            cx.why_full("too many sessions"),
+            cx.why_full(TOO_MANY_SESSIONS),
         ),
     }
 }

@@ -254,6 +254,16 @@ pub(super) enum Target {
     Coordinator,
 }
 
+impl Target {
+    /// The topic that a link's messages go to, where that is one.
+    pub(super) fn topic(&self) -> Option<&str> {
+        match self {
+            Self::Topic(topic) => Some(topic),
+            Self::Anonymous | Self::BySubject | Self::Coordinator => None,
+        }
+    }
+}
+
 /// A link without its texts, with the engine's part of it.
 const LINK_BYTES: usize = 1_000;
 /// An unsettled delivery, in the engine and in the state that is remembered of its link.
@@ -276,10 +286,7 @@ impl Weighed for Box<SourceLink> {
 
 impl Weighed for TargetLink {
     fn bytes(&self) -> usize {
-        let topic_bytes = match &self.node {
-            Target::Topic(topic) => topic.len(),
-            Target::Anonymous | Target::BySubject | Target::Coordinator => 0,
-        };
+        let topic_bytes = self.node.topic().map_or(0, str::len);
         LINK_BYTES + self.name.len() + topic_bytes + self.earlier * DELIVERY_BYTES
     }
 }

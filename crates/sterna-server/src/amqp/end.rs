@@ -1,5 +1,7 @@
 //! The ends of links, sessions, streams and connections.
 
+use std::net::SocketAddr;
+
 use sterna_amqp::connection::{LinkId, SessionId};
 use sterna_amqp::link::Unsettled;
 use sterna_amqp::messaging::TerminusExpiryPolicy;
@@ -8,7 +10,7 @@ use sterna_amqp::{Condition, Lane};
 use sterna_broker::{Close, ConsumerId, EndCause, EvictReason, NEVER_EXPIRES_S, SessionKey};
 use sterna_net::{ConnectionId, StreamEnd, StreamId};
 
-use super::attach::{cluster_away, ended_after};
+use super::attach::{cluster_away, durable_name, ended_after};
 use super::client::{Client, Lingering, SourceLink, State, Target};
 use super::exact::ExactLink;
 use super::target::forget;
@@ -233,6 +235,7 @@ impl Door {
         cx: &mut Context<'_>,
         consumer: ConsumerId,
         reason: EvictReason,
+        by: Option<SocketAddr>,
     ) {
         let Some((connection, link)) = self.place_of(consumer) else {
             return;
@@ -270,6 +273,11 @@ impl Door {
                 || Self::target_evicted(client, link, consumer, reason)
             {
                 let error = Some(Error::new(condition, detail));
+                if reason == EvictReason::TakenOver
+                    && let Some(source) = client.sources.get(&link)
+                {
+                    cx.log_taken_over(client.id, &durable_name(client, &source.name), by);
+                }
                 if reason == EvictReason::SelectorTooDear {
                     // It was attached, and its client may wonder.
                     cx.log_session_refused(client.id, &client.container, detail);

@@ -21,6 +21,7 @@ use crate::context::Context;
 use crate::door::Promise;
 use crate::mapping::message_from_amqp;
 use crate::metrics::DropReason;
+use crate::repeats::brief;
 
 impl Door {
     pub(super) fn delivery(
@@ -141,7 +142,9 @@ impl Door {
                     tracing::info!(
                         peer = line.peer,
                         client = &*client.container,
+                        user = client.user(),
                         link = link.map(|link| &*link.name),
+                        node = link.and_then(|link| link.node.topic()).map(brief),
                         condition = condition.as_str(),
                         detail,
                         more = line.more,

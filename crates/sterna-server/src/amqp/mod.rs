@@ -50,7 +50,7 @@ use sterna_amqp::performatives::Error;
 use sterna_amqp::types::{Encoded, MapWriter, Value};
 use sterna_amqp::{Condition, Event, Lane, Limits, Scope, Violation};
 use sterna_broker::{ConsumerId, EndCause, Origin, SessionKey};
-use sterna_net::{Chunk, ConnectionId, StreamId, TransportKind};
+use sterna_net::{Chunk, ConnectionId, StreamId, TransportKind, foreign};
 
 use crate::authorization::KnownTopics;
 use crate::config::Protocol;
@@ -173,7 +173,7 @@ impl Service for Amqp {
         let due = client.engine.on_timeout(now_ms, &mut door.out);
         if let Err(violation) = due {
             // It was silent for too long.
-            door.violated(cx, client, &violation, EndCause::Lost);
+            door.violated(cx, client, &violation, EndCause::Lost, &[]);
         } else if client.has_expired(now_ms) {
             let detail = "the token has expired";
             let cause = EndCause::NotAllowed;
@@ -419,7 +419,7 @@ impl Door {
                 Ok(None) => break,
                 Err(error) => {
                     let violation = client.engine.decode_failed(error, &mut self.out);
-                    self.violated(cx, client, &violation, EndCause::Violation);
+                    self.violated(cx, client, &violation, EndCause::Violation, bytes);
                     break;
                 }
             }
@@ -452,7 +452,7 @@ impl Door {
         match client.engine.receive(lane, unit, now_ms, &mut self.out) {
             Ok(None) => {}
             Ok(Some(event)) => self.handle(cx, client, event),
-            Err(violation) => self.violated(cx, client, &violation, EndCause::Violation),
+            Err(violation) => self.violated(cx, client, &violation, EndCause::Violation, &[]),
         }
         self.handle_rest(cx, client);
     }
@@ -594,13 +594,14 @@ impl Door {
         }
     }
 
-    /// Tells the operator about a client's violation; the engine has told the client.
+    /// Tells the operator about a client's violation, which is in `input`; the engine has told the client.
     fn violated(
         &mut self,
         cx: &mut Context<'_>,
         client: &mut Client,
         violation: &Violation,
         cause: EndCause,
+        input: &[u8],
     ) {
         // The engine lets nobody in without the SASL layer where credentials are asked for.
         let is_login =
@@ -608,7 +609,10 @@ impl Door {
         if is_login {
             Self::log_quiet(cx, client);
         } else {
-            log_end(cx, client, violation.condition.as_str(), violation.detail);
+            let is_first = client.is_stranger();
+            let foreign = is_first.then(|| foreign(input, "AMQP 1.0")).flatten();
+            let detail = foreign.as_deref().unwrap_or(violation.detail);
+            log_end(cx, client, violation.condition.as_str(), detail);
         }
         // It may be a link or a session of the client that ends alone.
         let before = std::mem::replace(&mut client.cause, cause);

@@ -331,14 +331,15 @@ impl Door {
             ..AttachOptions::default()
         };
         if let Err(error) = (client.engine).accept_attach(link, &options, &mut self.out) {
-            let (name, refusal) = (target.name.clone(), error.to_string());
+            let (name, node) = (target.name.clone(), target.node.clone());
+            let refusal = error.to_string();
             if let Some(claim) = target.claim {
                 self.release_claim(cx, claim, true);
             }
             client.targets.remove(link);
             self.leaves_place(cx, client, link, &name);
             let refusal = (Condition::INTERNAL_ERROR, refusal);
-            return self.refuse_attach(cx, client, link, &name, &refusal);
+            return self.refuse_attach(cx, client, link, (&name, node.topic()), &refusal);
         }
         self.renew_credit(cx, client, link);
         let announced = security::initial_credit(cx.policy);

@@ -150,6 +150,7 @@ impl Door {
                     tracing::info!(
                         peer = line.peer,
                         client = &*client.container,
+                        user = client.user(),
                         condition = condition.as_str(),
                         detail,
                         more = line.more,

@@ -324,7 +324,7 @@ fn homes_of(key: &str) -> Option<String> {
 }
 
 /// The known name that a wrong one most likely means; `None` where none is near.
-pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let near = known
         .into_iter()
         .filter_map(|known| Some((nearness(name, known)?, known)));

@@ -61,6 +61,7 @@ pub use jwt::{Jwt, JwtAlgorithm};
 pub use kind::Kind;
 pub use limit::{Exceeded, Limit};
 pub use listener::{EarlyData, Listener, ListenerUrl, ListenerUrlError, Protocol, Scheme};
+pub(crate) use load::nearest;
 pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, located, parse, rule_lines};
 pub use log::{AuditLevel, Log, LogFormat, Sys};
 pub(crate) use memory::LEAST_CEILING_BYTES;

@@ -34,7 +34,8 @@ pub(crate) struct TooManyConnections;
 
 impl TooManyConnections {
     /// Says so in words.
-    pub(crate) const DETAIL: &str = "the user has reached its limit of connections";
+    pub(crate) const DETAIL: &str =
+        "the user has reached its limit of connections (authorization.limit.connections)";
 }
 
 impl Allowance {

@@ -5,7 +5,7 @@ use sterna_net::ConnectionId;
 use crate::authorization::{MessageKind, Subject};
 use crate::config::ActionName;
 use crate::context::Context;
-use crate::identity::{Access, WebhookTicket};
+use crate::identity::{Access, Refusal, WebhookSubject, WebhookTicket};
 use crate::mail::Mail;
 
 /// Most questions for one packet or request. The rules refuse an action that is not asked about.
@@ -75,12 +75,15 @@ impl Asking {
             Ok(ticket) => questions.ticket = Some(ticket),
             Err(refusal) => {
                 if let Some(line) = cx.repeats(connection, subject.client, refusal.detail()) {
+                    let about = WebhookSubject::Authorization;
+                    let cause = cx.policy.webhook.last_failure(about);
                     tracing::info!(
                         peer = line.peer,
                         user = subject.user,
                         client = subject.client,
                         topic,
                         reason = refusal.name(),
+                        cause = cause.filter(|_| refusal == Refusal::Webhook),
                         more = line.more,
                         "the webhook cannot be asked"
                     );

@@ -15,6 +15,7 @@ mod problem;
 mod registry;
 mod view;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use sterna_broker::{ConsumerId, EndCause, EvictReason, SessionKey};
@@ -399,9 +400,10 @@ impl Door {
         cx: &mut Context<'_>,
         consumer: ConsumerId,
         reason: EvictReason,
+        by: Option<SocketAddr>,
     ) {
         self.on_consumer(cx, consumer, |api, cx, peer, out| {
-            api.evicted(cx, peer, out, consumer, reason);
+            api.evicted(cx, peer, out, consumer, (reason, by));
         });
     }
 

@@ -170,7 +170,7 @@ fn convert_will(
         ));
     }
     if has_more_user_properties(&will.properties, limits.maximum_list_entries) {
-        let detail = "the will has too many user properties";
+        let detail = "the will has more User Properties than mqtt.maximum_list_entries";
         return Err((ReasonCode::QuotaExceeded, detail));
     }
     // [MQTT-3.1.2-14] [MQTT-3.1.2-15] [MQTT-3.1.3-10] [MQTT311-3.1.2-16] [MQTT311-3.1.2-17]

@@ -19,12 +19,12 @@ use super::{Door, log_end};
 use crate::audit::Login;
 use crate::authorization::{MessageKind, Subject};
 use crate::config::{ActionName, Protocol};
-use crate::context::{Closed, Context};
+use crate::context::{Closed, Context, TOO_MANY_SESSIONS};
 use crate::door::{Early, TooManyConnections};
 use crate::identity::{Identity, Outcome, Refusal};
 use crate::judge::{Claim, Verdict, check_ban, finish, is_banned, is_unproved, judge, loggable};
 use crate::metrics::LoginFailure;
-use crate::session::{self, packet_id_at};
+use crate::session::{self, command_that_ends, packet_id_at};
 
 /// The claim of a CONNECT about its client.
 ///
@@ -304,9 +304,14 @@ impl Door {
             ReasonCode::QuotaExceeded => LoginFailure::Quota,
             _ => LoginFailure::Protocol,
         };
-        let login = Login::of(cx, client.id, Protocol::Mqtt).named(&client.name);
-        login.by(client.identity.user()).refused(failure, detail);
+        Self::login_of(cx, client).refused(failure, detail);
         self.end_refused(client, reason, detail);
+    }
+
+    /// The login of a client whose user is known.
+    fn login_of<'a>(cx: &'a Context<'_>, client: &'a Client) -> Login<'a> {
+        let login = Login::of(cx, client.id, Protocol::Mqtt).named(&client.name);
+        login.by(client.identity.user())
     }
 
     fn end_refused(&mut self, client: &mut Client, reason: ReasonCode, detail: &str) {
@@ -423,7 +428,7 @@ impl Door {
             will.is_given = subject.standing.is_some()
                 && !(cx.policy.rules).may_publish_still(unaided, topic, kind);
             if !client.sips.takes_will(cx, will.message.payload().len()) {
-                let detail = "the user owes more messages than it may, and the will is one";
+                let detail = "the user owes more messages than it may (authorization.limit.debt_s), and the will is one";
                 return self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
             }
         }
@@ -460,7 +465,7 @@ impl Door {
             Err(OpenError::TakenOver) => self.refuse_overtaken(cx, client),
             Err(OpenError::ClusterAway) => self.refuse_unclaimed(cx, client),
             Err(OpenError::TooManySessions) => {
-                let detail = cx.why_full("too many sessions");
+                let detail = cx.why_full(TOO_MANY_SESSIONS);
                 if let Some(line) = cx.repeats(client.id, &client.name, detail) {
                     tracing::info!(
                         peer = line.peer,
@@ -475,7 +480,8 @@ impl Door {
                 self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
             }
             Err(OpenError::StoreFull) => {
-                let detail = "the store has no room for the session";
+                let detail =
+                    "the store has no room for the session (store.maximum_bytes, or the disk)";
                 self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
             }
             Err(OpenError::WillTooLarge) => {
@@ -483,7 +489,9 @@ impl Door {
                 self.refuse(cx, client, ReasonCode::PacketTooLarge, detail);
             }
             Err(OpenError::TooManyWills) => {
-                let detail = cx.why_full("too many wills");
+                let detail = cx.why_full(
+                    "too many wills (broker.maximum_will_bytes, broker.memory_wills_percent)",
+                );
                 self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
             }
         }
@@ -493,7 +501,11 @@ impl Door {
     pub(super) fn refuse_overtaken(&mut self, cx: &Context<'_>, client: &mut Client) {
         client.promises.clear();
         let detail = "another connection has taken the session over";
-        self.refuse(cx, client, ReasonCode::UnspecifiedError, detail);
+        let session = SessionName::new(client.identity.user(), &client.name);
+        let freed_by = command_that_ends(&session);
+        let login = Self::login_of(cx, client).freed_by(&freed_by);
+        login.refused(LoginFailure::Protocol, detail);
+        self.end_refused(client, ReasonCode::UnspecifiedError, detail);
     }
 
     /// It is not known whether another node has the session.

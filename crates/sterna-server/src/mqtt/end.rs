@@ -1,5 +1,7 @@
 //! The ends of connections and streams.
 
+use std::net::SocketAddr;
+
 use sterna_broker::{Close, ConsumerId, EndCause, EvictReason, SessionKey, SessionName, WillFate};
 use sterna_mqtt::packet::Disconnect;
 use sterna_mqtt::server::Refuse;
@@ -13,7 +15,7 @@ use super::{Door, log_end};
 use crate::context::Context;
 use crate::door::{Early, Held};
 use crate::inspect;
-use crate::session::{self, command_that_ends};
+use crate::session;
 
 impl Door {
     /// The client's DISCONNECT.
@@ -132,6 +134,7 @@ impl Door {
         cx: &mut Context<'_>,
         consumer: ConsumerId,
         reason: EvictReason,
+        by: Option<SocketAddr>,
     ) {
         self.with_client(cx, connection(consumer), |door, cx, client| {
             if reason == EvictReason::TakenOver
@@ -152,7 +155,8 @@ impl Door {
                 | EvictReason::MemoryShort => ReasonCode::QuotaExceeded,
             };
             if reason == ReasonCode::SessionTakenOver {
-                Self::tell_takeover(cx, client);
+                let session = SessionName::new(client.identity.user(), &client.name);
+                cx.log_taken_over(client.id, &session, by);
             }
             tracing::debug!(
                 client = &*client.name,
@@ -166,24 +170,6 @@ impl Door {
             client.state = State::Ended;
             client.promises.clear();
         });
-    }
-
-    /// A line for operators about a client that has lost its session to another connection of its user.
-    fn tell_takeover(cx: &Context<'_>, client: &Client) {
-        let detail = "another connection of the same user has taken the session over";
-        let Some(line) = cx.repeats(client.id, &client.name, detail) else {
-            return;
-        };
-        let session = SessionName::new(client.identity.user(), &client.name);
-        tracing::info!(
-            peer = line.peer,
-            client = session.id(),
-            user = session.user(),
-            more = line.more,
-            detail,
-            freed_by = command_that_ends(&session),
-            "session taken over"
-        );
     }
 
     /// Subscriptions of a client have ended because their topic has. The protocol has no word for it.

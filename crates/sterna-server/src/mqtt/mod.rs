@@ -14,6 +14,7 @@ mod deliver;
 mod early;
 mod end;
 mod publish;
+mod quota;
 mod received;
 mod repetitions;
 mod subscribe;
@@ -26,7 +27,7 @@ use sterna_mqtt::server::{Connection, Event, Features, Limits};
 use sterna_mqtt::{
     DecodeError, Frame, Framer, Lane, PacketType, QoS, ReasonCode, Scope, Violation,
 };
-use sterna_net::{Chunk, ConnectionId, StreamId};
+use sterna_net::{Chunk, ConnectionId, StreamId, foreign};
 use thin_vec::ThinVec;
 
 use crate::authorization::KnownTopics;
@@ -128,7 +129,7 @@ impl Service for Mqtt {
             client.engine.input_resumed(now_ms);
         }
         if let Err(violation) = client.engine.on_timeout(now_ms) {
-            door.violated(cx, client, &violation);
+            door.violated(cx, client, &violation, &[]);
             return;
         }
         if matches!(client.state, State::Live(_)) && client.identity.has_ended(now_ms) {
@@ -245,7 +246,7 @@ impl Service for Mqtt {
     }
 
     fn shed(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
-        let detail = "memory is short, and this client holds most of it";
+        let detail = "memory is short, and this client holds most of it (broker.memory_ceiling)";
         door.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
     }
 
@@ -400,7 +401,7 @@ impl Door {
                             last.forget();
                             self.handle(cx, client, lane, &frame, event, asked);
                         }
-                        Err(violation) => self.violated(cx, client, &violation),
+                        Err(violation) => self.violated(cx, client, &violation, bytes),
                     }
                 }
                 Ok(None) => {
@@ -408,13 +409,13 @@ impl Door {
                     if let Some(first_byte) = framer.partial()
                         && let Err(violation) = client.engine.check_partial(lane, first_byte)
                     {
-                        self.violated(cx, client, &violation);
+                        self.violated(cx, client, &violation, bytes);
                     }
                     break;
                 }
                 Err(error) => {
                     let violation = client.engine.decode_failed(lane, error);
-                    self.violated(cx, client, &violation);
+                    self.violated(cx, client, &violation, bytes);
                     break;
                 }
             }
@@ -440,7 +441,7 @@ impl Door {
     fn check_assembling(&mut self, cx: &mut Context<'_>, client: &mut Client) {
         let each = client.framers.iter().map(Framer::buffered_bytes);
         if each.sum::<usize>() > cx.policy.mqtt.maximum_assembling_bytes as usize {
-            let detail = "too many bytes of incomplete packets";
+            let detail = "more bytes of incomplete packets than mqtt.maximum_assembling_bytes";
             self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
         }
     }
@@ -495,7 +496,7 @@ impl Door {
             }
             Err(error) => client.engine.decode_failed(LANE, error),
         };
-        self.violated(cx, client, &violation);
+        self.violated(cx, client, &violation, &[]);
     }
 
     /// Keeps bytes until the decision that they wait for. The transport is paused meanwhile, so that
@@ -516,7 +517,7 @@ impl Door {
                 client.held.pop();
                 return;
             }
-            let detail = "too much before CONNACK, an answer of the webhook, or the end of a pause";
+            let detail = "more than mqtt.maximum_held_bytes before CONNACK, an answer of the webhook, or the end of a pause";
             self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
         } else if (control || is_packet) && client.early != Early::Waiting {
             cx.net.pause(client.id, true);
@@ -564,7 +565,7 @@ impl Door {
                 reason,
             } => self.released(cx, client, lane, (packet_id, received), reason),
             Event::Repeated { packet_id } => {
-                let again = Acknowledgement::PubRec(lane, packet_id, ReasonCode::Success);
+                let again = Acknowledgement::PubRec(lane, packet_id, ReasonCode::Success, None);
                 self.acknowledge_again(cx, client, again);
             }
             Event::Subscribe(subscribe) => self.subscribe(cx, client, lane, &subscribe),
@@ -575,9 +576,18 @@ impl Door {
         }
     }
 
-    /// Tells a client about its violation, and the operator about the client.
-    fn violated(&mut self, cx: &mut Context<'_>, client: &mut Client, violation: &Violation) {
-        log_end(cx, client, violation.reason.name(), violation.detail);
+    /// Tells a client about its violation, and the operator about the client. The violation is in `input`.
+    fn violated(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        violation: &Violation,
+        input: &[u8],
+    ) {
+        let is_first = matches!(client.state, State::New);
+        let foreign = is_first.then(|| foreign(input, "MQTT")).flatten();
+        let detail = foreign.as_deref().unwrap_or(violation.detail);
+        log_end(cx, client, violation.reason.name(), detail);
         client.engine.violation(violation, &mut self.out);
         match violation.scope {
             // The datagram is dropped.

@@ -12,6 +12,7 @@ use super::Door;
 use super::acknowledge::Acknowledgement;
 use super::admission::{has_more_user_properties, in_parts, qos};
 use super::client::Client;
+use super::quota::Quota;
 use super::received::received_key;
 use super::repetitions::{Digest, Repetition};
 use crate::authorization::MessageKind;
@@ -51,7 +52,7 @@ impl Door {
         let topic = &*publish.topic;
         if !is_within && !is_told && publish.qos.is_acknowledged() {
             // [MQTT311-3.3.5-2] an acknowledgement would say that it is kept
-            let detail = "the user owes more messages than it may";
+            let detail = "the user owes more messages than it may (authorization.limit.debt_s)";
             self.mark_refused(cx, client, lane, publish);
             return self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
         }
@@ -110,9 +111,14 @@ impl Door {
         } else {
             ReasonCode::NotAuthorized
         };
+        let why = match reason {
+            ReasonCode::QuotaExceeded if !is_within => Some(Quota::Rate),
+            ReasonCode::QuotaExceeded if is_long => Some(Quota::UserProperties),
+            ReasonCode::QuotaExceeded => Some(refused.map_or(Quota::Retained, Quota::Refused)),
+            _ => None,
+        };
         if !is_within || reason.is_error() {
-            let why = (is_within, is_long, refused);
-            tell_refused(cx, client, topic, reason, why);
+            tell_refused(cx, client, topic, reason, (why, refused));
         }
         if reason.is_error() && client.engine.version().is_v5() {
             // The acknowledgement may have to wait, and its connection may end before.
@@ -121,7 +127,9 @@ impl Door {
         // [MQTT-4.3.2-4] [MQTT-4.3.3-8] [MQTT311-3.3.5-2] the older versions have no way to refuse:
         // the client takes the acknowledgement, and the message goes nowhere.
         let acknowledgement = match (publish.qos, publish.packet_id) {
-            (QoS::AtLeastOnce, Some(packet_id)) => Acknowledgement::PubAck(lane, packet_id, reason),
+            (QoS::AtLeastOnce, Some(packet_id)) => {
+                Acknowledgement::PubAck(lane, packet_id, reason, why)
+            }
             (QoS::ExactlyOnce, Some(packet_id)) => {
                 if token > 0
                     && reason.is_error()
@@ -132,7 +140,7 @@ impl Door {
                     cx.broker.forget(session, &received_key(received));
                     token = cx.broker.token();
                 }
-                Acknowledgement::PubRec(lane, packet_id, reason)
+                Acknowledgement::PubRec(lane, packet_id, reason, why)
             }
             _ if token == 0 => return,
             _ => Acknowledgement::Nothing,
@@ -221,37 +229,30 @@ impl Door {
     }
 }
 
-/// Counts a refused message, and tells the operator. It is beyond the client's rate unless `is_within`, and has too
-/// many User Properties if `is_long`.
+/// Counts a refused message, and tells the operator.
 #[cold]
 fn tell_refused(
     cx: &Context<'_>,
     client: &Client,
     topic: &str,
     reason: ReasonCode,
-    (is_within, is_long, refused): (bool, bool, Option<PublishRefusal>),
+    (why, refused): (Option<Quota>, Option<PublishRefusal>),
 ) {
     let refuse = |reason| {
         let of = (&*client.name, topic);
         cx.meters.refuse(Protocol::Mqtt, of, reason);
     };
-    let mut detail = refused.map_or_else(|| reason.name(), PublishRefusal::detail);
-    match (reason, refused) {
+    match (why, refused) {
         // It was counted before.
-        _ if !is_within => detail = "the client publishes faster than its limit",
+        (Some(Quota::Rate), _) => {}
         // The broker has told traces.
         (_, Some(why)) => cx.meters.drops.count_refused(Protocol::Mqtt, why, 1),
-        _ if is_long => {
-            detail = "more User Properties than mqtt.maximum_list_entries";
-            refuse(DropReason::Invalid);
-        }
-        (ReasonCode::NotAuthorized, None) => refuse(DropReason::NotAuthorized),
-        (ReasonCode::QuotaExceeded, None) => {
-            detail = NOT_RETAINED;
-            cx.meters.not_retained(Protocol::Mqtt);
-        }
+        (Some(Quota::Retained), None) => cx.meters.not_retained(Protocol::Mqtt),
+        (None, None) if reason == ReasonCode::NotAuthorized => refuse(DropReason::NotAuthorized),
         _ => refuse(DropReason::Invalid),
     }
+    let detail = refused.map_or_else(|| reason.name(), PublishRefusal::detail);
+    let detail = why.map_or(detail, Quota::detail);
     let Some(line) = cx.repeats(client.id, &client.name, detail) else {
         return;
     };
@@ -266,10 +267,6 @@ fn tell_refused(
         "publication refused"
     );
 }
-
-/// Words of the log for a retained message beyond the share of these.
-const NOT_RETAINED: &str = "it was delivered, but there is no room to retain it (broker.maximum_retained_messages, \
-                            broker.maximum_retained_bytes, broker.memory_retained_percent)";
 
 /// Bytes that count for a message beside its payload, so that many empty ones count, too.
 const MESSAGE_BYTES: usize = 8;

@@ -8,6 +8,7 @@ use super::Door;
 use super::acknowledge::Acknowledgement;
 use super::admission::{qos, wire_qos};
 use super::client::Client;
+use super::quota::Quota;
 use crate::context::Context;
 
 impl Door {
@@ -23,18 +24,23 @@ impl Door {
                 cx,
                 client,
                 ReasonCode::QuotaExceeded,
-                "too many filters in SUBSCRIBE",
+                "more filters in SUBSCRIBE than mqtt.maximum_list_entries",
             );
             return;
         }
         // [MQTT-3.8.4-5] [MQTT-3.8.4-6] [MQTT311-3.8.4-4] each filter as if it came alone, one answer
+        let mut why = None;
         let (codes, token) = cx.appended(|cx| {
             let codes = subscribe.filters().map(|(filter, options)| {
-                subscribe_one(cx, client, lane, filter, options, subscribe.identifier())
+                let done = subscribe_one(cx, client, lane, filter, options, subscribe.identifier());
+                done.unwrap_or_else(|(code, quota)| {
+                    why = why.or(quota);
+                    code
+                })
             });
             codes.collect()
         });
-        let done = Acknowledgement::SubAck(lane, subscribe.packet_id, codes);
+        let done = Acknowledgement::SubAck(lane, subscribe.packet_id, codes, why);
         self.acknowledge_kept(cx, client, token, done);
     }
 
@@ -50,7 +56,7 @@ impl Door {
                 cx,
                 client,
                 ReasonCode::QuotaExceeded,
-                "too many filters in UNSUBSCRIBE",
+                "more filters in UNSUBSCRIBE than mqtt.maximum_list_entries",
             );
             return;
         }
@@ -74,6 +80,9 @@ impl Door {
     }
 }
 
+/// Why a subscription is not made: the reason code, and the limit that it is beyond.
+type Refused = (ReasonCode, Option<Quota>);
+
 fn subscribe_one(
     cx: &mut Context<'_>,
     client: &Client,
@@ -81,17 +90,15 @@ fn subscribe_one(
     filter: &str,
     options: packet::SubscribeOptions,
     identifier: Option<u32>,
-) -> ReasonCode {
+) -> Result<ReasonCode, Refused> {
     let Some(session) = client.session() else {
-        return ReasonCode::UnspecifiedError;
+        return Err((ReasonCode::UnspecifiedError, None));
     };
     if let Some(most) = client.sips.most_subscriptions()
         && cx.broker.filters(session).all(|known| **known != *filter)
         && cx.broker.filters(session).count() >= most
     {
-        let why =
-            "the limit of the user has no more subscriptions (authorization.limit.subscriptions)";
-        return refused(cx, client, filter, ReasonCode::QuotaExceeded, why);
+        return Err(beyond(cx, client, filter, Quota::SubscriptionsOfUser));
     }
     // [MQTT-3.2.2-9] [MQTT-3.2.2-10] [MQTT-3.8.4-7] [MQTT311-3.8.4-6] granted at the QoS that is served
     let most = QoS::from_u8(cx.policy.mqtt.maximum_qos).unwrap_or(QoS::ExactlyOnce);
@@ -109,45 +116,43 @@ fn subscribe_one(
         hint: lane.reply().0,
         keep: false,
     };
-    match cx.broker.subscribe(cx.now_ms, session, filter, options) {
-        Ok(subscribed) => ReasonCode::granted(wire_qos(subscribed.qos)),
-        Err(SubscribeError::InvalidFilter) => {
-            let why = "no valid filter, or beyond the limits of filters";
-            refused(cx, client, filter, ReasonCode::TopicFilterInvalid, why)
+    let subscribed = cx.broker.subscribe(cx.now_ms, session, filter, options);
+    let error = match subscribed {
+        Ok(subscribed) => return Ok(ReasonCode::granted(wire_qos(subscribed.qos))),
+        Err(error) => error,
+    };
+    let (reason, detail) = match error {
+        SubscribeError::TooMany if cx.is_short_for_new() => {
+            return Err(beyond(cx, client, filter, Quota::Memory));
         }
-        Err(SubscribeError::TooMany) => {
-            let why = cx.why_full(
-                "too many subscriptions (broker.maximum_subscriptions_per_session and the settings beside it)",
-            );
-            refused(cx, client, filter, ReasonCode::QuotaExceeded, why)
+        SubscribeError::TooMany => return Err(beyond(cx, client, filter, Quota::Subscriptions)),
+        SubscribeError::StoreFull => return Err(beyond(cx, client, filter, Quota::Store)),
+        SubscribeError::InvalidFilter => (
+            ReasonCode::TopicFilterInvalid,
+            "no valid filter, or beyond the limits of filters",
+        ),
+        SubscribeError::NoQueueInCluster => (
+            ReasonCode::SharedSubscriptionsNotSupported,
+            "a cluster keeps no queue for a shared subscription",
+        ),
+        SubscribeError::NotAllowed => (ReasonCode::NotAuthorized, "the rules do not allow it"),
+        SubscribeError::NoLocalOnShared | SubscribeError::NoSession => {
+            return Err((ReasonCode::UnspecifiedError, None));
         }
-        Err(SubscribeError::StoreFull) => {
-            let why = "the store has no room";
-            refused(cx, client, filter, ReasonCode::QuotaExceeded, why)
-        }
-        Err(SubscribeError::NoQueueInCluster) => {
-            let why = "a cluster keeps no queue for a shared subscription";
-            let reason = ReasonCode::SharedSubscriptionsNotSupported;
-            refused(cx, client, filter, reason, why)
-        }
-        Err(SubscribeError::NotAllowed) => {
-            let why = "the rules do not allow it";
-            refused(cx, client, filter, ReasonCode::NotAuthorized, why)
-        }
-        Err(SubscribeError::NoLocalOnShared | SubscribeError::NoSession) => {
-            ReasonCode::UnspecifiedError
-        }
-    }
+    };
+    tell_refused(cx, client, filter, reason, detail);
+    Err((reason, None))
 }
 
-/// Tells the operator that a subscription is refused. Returns the reason code.
-fn refused(
-    cx: &Context<'_>,
-    client: &Client,
-    filter: &str,
-    reason: ReasonCode,
-    detail: &str,
-) -> ReasonCode {
+/// A subscription is beyond a limit.
+fn beyond(cx: &Context<'_>, client: &Client, filter: &str, quota: Quota) -> Refused {
+    let reason = ReasonCode::QuotaExceeded;
+    tell_refused(cx, client, filter, reason, quota.detail());
+    (reason, Some(quota))
+}
+
+/// Tells the operator that a subscription is refused.
+fn tell_refused(cx: &Context<'_>, client: &Client, filter: &str, reason: ReasonCode, detail: &str) {
     if let Some(line) = cx.repeats(client.id, &client.name, detail) {
         tracing::info!(
             peer = line.peer,
@@ -160,5 +165,4 @@ fn refused(
             "subscription refused"
         );
     }
-    reason
 }

@@ -302,8 +302,12 @@ impl Shard {
         while let Some(event) = self.broker.next_event() {
             let mut doors = self.doors(net);
             match event {
-                Event::Evicted { consumer, reason } => {
-                    of_consumer!(doors, consumer, evicted(reason));
+                Event::Evicted {
+                    consumer,
+                    reason,
+                    by,
+                } => {
+                    of_consumer!(doors, consumer, evicted(reason, by));
                 }
                 Event::Opened {
                     consumer,

@@ -26,4 +26,5 @@ mod mapping;
 mod overload;
 mod pace;
 mod quic;
+mod refused;
 mod silent;

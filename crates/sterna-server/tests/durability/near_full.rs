@@ -165,14 +165,7 @@ impl Stage {
 
 /// Plays with what the log is given on this thread.
 pub(crate) fn with_lines(play: impl FnOnce(&Lines)) {
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::WARN)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    tracing::subscriber::with_default(subscriber, || play(&lines));
+    Lines::of(tracing::Level::WARN, play);
 }
 
 fn connect(broker: &mut Broker) -> Peer {

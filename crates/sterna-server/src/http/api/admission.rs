@@ -13,13 +13,13 @@ use super::plan::Plan;
 use super::publish::is_key;
 use super::target::{Resource, Target, TargetError};
 use super::topics::has_etag;
-use super::{Api, log_refusal};
+use super::{Api, log_refusal, path_of};
 use crate::audit::Login;
 use crate::authorization::Rules;
 use crate::config::{EarlyData, Http, HttpEarlyDataRefusal, Protocol};
 use crate::context::{Closed, Context};
 use crate::door::TooManyConnections;
-use crate::http::fields::Fields;
+use crate::http::fields::{Fields, unknown_field};
 use crate::http::problem::ProblemKind as Kind;
 use crate::http::registry::Fingerprint;
 use crate::http::{openapi, page};
@@ -246,7 +246,13 @@ impl Api {
         // The rest of the claim is of no use any more.
         drop(peer.take_claim(id));
         if let Err(trouble) = answered {
-            log_refusal(cx, peer.connection, peer.name(), &trouble);
+            log_refusal(
+                cx,
+                peer.connection,
+                peer.name(),
+                Some(&request.head),
+                &trouble,
+            );
             self.counts.messages_sent += 1;
             fail(out, id, &reader, &trouble);
         }
@@ -337,25 +343,27 @@ impl Api {
         self.checks += 1;
         let (key, number) = (&self.key, self.checks);
         let verdict = (peer.credentials).judge(cx, key, peer.connection, number, shown.as_deref());
+        let connection = peer.connection;
+        let asked = (head.method(), path_of(head));
+        let login = Login::of(cx, connection, Protocol::Http).asking(asked);
         let admitted = match verdict {
             Verdict::Known(mut identity) => {
-                let connection = peer.connection;
                 if let Err(refusal) = check_ban(cx, connection, &identity, None) {
-                    let login = Login::of(cx, connection, Protocol::Http).by(identity.user());
-                    login.refused(LoginFailure::Claim(refusal), refusal.detail());
-                    return Err(Trouble::new(Kind::Forbidden, refusal.detail()));
+                    login
+                        .by(identity.user())
+                        .refused(LoginFailure::Claim(refusal), refusal.detail());
+                    return Err(Trouble::new(Kind::Forbidden, refusal.detail()).logged());
                 }
                 cx.policy.note_standing(&mut identity, "");
                 if peer.allow(cx, &identity).is_err() {
                     let detail = TooManyConnections::DETAIL;
-                    let login = Login::of(cx, peer.connection, Protocol::Http);
                     login
                         .by(identity.user())
                         .refused(LoginFailure::Quota, detail);
-                    return Err(Trouble::new(Kind::TooManyRequests, detail));
+                    return Err(Trouble::new(Kind::TooManyRequests, detail).logged());
                 }
                 if peer.credentials.admitted(&identity) {
-                    Login::of(cx, peer.connection, Protocol::Http).accepted(&identity);
+                    login.accepted(&identity);
                 }
                 // An earlier request waits for the webhook, and keeps its place.
                 let mut waits = peer.asking.is_waiting();
@@ -378,9 +386,8 @@ impl Api {
             Verdict::Refused(refusal, trouble) => {
                 let failure = LoginFailure::Claim(refusal);
                 let user = claimed_user(cx.policy, head);
-                let login = Login::of(cx, peer.connection, Protocol::Http).by(user.as_deref());
-                login.refused(failure, trouble.detail());
-                return Err(trouble);
+                login.by(user.as_deref()).refused(failure, trouble.detail());
+                return Err(trouble.logged());
             }
         };
         Ok(Some((target, admitted)))
@@ -509,6 +516,9 @@ impl Api {
         request: &Request,
     ) -> Result<(), Trouble> {
         let head = &request.head;
+        if let Some(detail) = unknown_field(head) {
+            return Err(Trouble::new(Kind::InvalidField, detail));
+        }
         let is_read = matches!(head.method(), "GET" | "CONNECT");
         match &target.resource {
             Resource::Topics | Resource::Topic(_) if is_read => {

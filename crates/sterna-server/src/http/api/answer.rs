@@ -17,8 +17,8 @@ pub(crate) struct Trouble {
     allow: Option<&'static str>,
     /// The credentials that would be accepted, for a request without good ones.
     challenge: Option<String>,
-    /// A line of the audit log is about it.
-    is_audited: bool,
+    /// A line of the log is about it.
+    is_logged: bool,
 }
 
 impl Trouble {
@@ -27,21 +27,21 @@ impl Trouble {
             problem: kind.because(detail),
             allow: None,
             challenge: None,
-            is_audited: false,
+            is_logged: false,
         }
     }
 
-    /// The same, with a line of the audit log that says all about it.
-    pub(crate) fn audited(self) -> Self {
+    /// The same, with a line of the log that says all about it.
+    pub(crate) fn logged(self) -> Self {
         Self {
-            is_audited: true,
+            is_logged: true,
             ..self
         }
     }
 
-    /// Whether the audit log has a line about it, so that another one is of no use.
-    pub(crate) const fn is_audited(&self) -> bool {
-        self.is_audited
+    /// Whether the log has a line about it, so that another one is of no use.
+    pub(crate) const fn is_logged(&self) -> bool {
+        self.is_logged
     }
 
     /// The cause of an end for which a client is told this.

@@ -1,5 +1,6 @@
 //! The ends of requests, subscriptions and connections.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use sterna_broker::{Close, ConsumerId, EndCause, EvictReason, SessionKey};
@@ -15,6 +16,7 @@ use crate::context::Context;
 use crate::http::problem::ProblemKind as Kind;
 use crate::identity::{Identity, Refusal};
 use crate::judge::is_banned;
+use crate::session::http::session_name;
 
 /// Code with which WebTransport sessions end in order.
 pub(super) const NO_ERROR: u32 = 0;
@@ -217,8 +219,15 @@ impl Api {
         peer: &mut Peer,
         out: &mut dyn Responses,
         consumer: ConsumerId,
-        reason: EvictReason,
+        (reason, by): (EvictReason, Option<SocketAddr>),
     ) {
+        let is_it = |subscription: &&Subscription| subscription.consumer == consumer;
+        if reason == EvictReason::TakenOver
+            && let Some(subscription) = peer.subscriptions.iter().find(is_it)
+        {
+            let session = session_name(peer.name(), &subscription.name);
+            cx.log_taken_over(peer.connection, &session, by);
+        }
         let (kind, detail) = match reason {
             EvictReason::TakenOver => (
                 Kind::SessionBusy,

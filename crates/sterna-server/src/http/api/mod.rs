@@ -37,9 +37,11 @@ use sterna_broker::ConsumerId;
 use sterna_http::{ExchangeId, Head, Refusal, Responses};
 use sterna_net::ConnectionId;
 
+use super::problem::ProblemKind;
 use super::registry::Registry;
 use crate::context::Context;
 use crate::door::Promise;
+use crate::repeats::brief;
 use crate::sys::Counts;
 pub(crate) use acknowledge::Acknowledgement;
 pub(crate) use answer::{Trouble, fail, respond};
@@ -149,22 +151,54 @@ impl Api {
             origin::admit(&cx.policy.pages, head, authority).ok()?
         });
         let trouble = Trouble::of(refusal, self.stopping);
-        log_refusal(cx, peer.connection, peer.name(), &trouble);
+        log_refusal(cx, peer.connection, peer.name(), head, &trouble);
         self.counts.messages_received += 1;
         self.counts.messages_sent += 1;
         fail(out, id, &reader, &trouble);
     }
 }
 
-/// A line for the operator about a request that was refused.
-fn log_refusal(cx: &Context<'_>, connection: ConnectionId, user: Option<&str>, trouble: &Trouble) {
+/// The path of a request, for the log: a secret may follow it.
+fn path_of(head: &Head) -> &str {
+    let target = head.target();
+    brief(target.split_once('?').map_or(target, |(path, _)| path))
+}
+
+/// A line for the operator about a request that was refused; `head` is that of it, where that is still there.
+fn log_refusal(
+    cx: &Context<'_>,
+    connection: ConnectionId,
+    user: Option<&str>,
+    head: Option<&Head>,
+    trouble: &Trouble,
+) {
+    if trouble.is_logged() {
+        return;
+    }
     let peer = (cx.net.info(connection)).map(|info| tracing::field::display(info.peer));
     let (status, detail) = (trouble.status(), trouble.detail());
-    // A question whether something exists is not refused when the answer is no.
-    if status == 404 {
-        tracing::debug!(peer, user, status, detail, "HTTP request refused");
+    let (method, path) = (head.map(|head| brief(head.method())), head.map(path_of));
+    // A question whether something exists is not refused when the answer is no. A path that nobody serves is a mistake.
+    if status == 404 && trouble.kind() != ProblemKind::NoResource {
+        tracing::debug!(
+            peer,
+            user,
+            method,
+            path,
+            status,
+            detail,
+            "HTTP request refused"
+        );
     } else if let Some(line) = cx.repeats(connection, user.unwrap_or_default(), detail) {
-        let more = line.more;
-        tracing::info!(peer, user, status, detail, more, "HTTP request refused");
+        tracing::info!(
+            peer,
+            user,
+            method,
+            path,
+            status,
+            detail,
+            more = line.more,
+            "HTTP request refused"
+        );
     }
 }

@@ -20,7 +20,7 @@ use super::subscription::{
 };
 use super::target::Target;
 use super::{Api, log_refusal};
-use crate::context::Context;
+use crate::context::{Context, TOO_MANY_SESSIONS};
 use crate::http::problem::ProblemKind as Kind;
 use crate::identity::Identity;
 use crate::session::http::{HttpSession, IDS_KEY, Window, reserved_ids, session_name, state_mut};
@@ -216,7 +216,7 @@ impl Api {
         let (joined, token) = cx.appended(|cx| join(cx, subscription, &opening.plan));
         if let Err(trouble) = joined {
             let (id, reader) = (subscription.exchange, subscription.reader.clone());
-            log_refusal(cx, peer.connection, opening.identity.user(), &trouble);
+            log_refusal(cx, peer.connection, opening.identity.user(), None, &trouble);
             fail(out, id, &reader, &trouble);
             self.counts.messages_sent += 1;
             // A session that was there before is left as it was.
@@ -287,7 +287,7 @@ impl Api {
             }
             Err(trouble) => {
                 let (id, reader) = (subscription.exchange, subscription.reader.clone());
-                log_refusal(cx, peer.connection, opening.identity.user(), &trouble);
+                log_refusal(cx, peer.connection, opening.identity.user(), None, &trouble);
                 fail(out, id, &reader, &trouble);
                 self.counts.messages_sent += 1;
                 self.drop_subscription(cx, peer, at, None);
@@ -359,7 +359,7 @@ impl Api {
 fn not_opened(cx: &Context<'_>, error: OpenError) -> Trouble {
     match error {
         OpenError::TooManySessions => {
-            Trouble::new(Kind::TooManySessions, cx.why_full("too many sessions"))
+            Trouble::new(Kind::TooManySessions, cx.why_full(TOO_MANY_SESSIONS))
         }
         OpenError::StoreFull => {
             Trouble::new(Kind::StoreFull, "the store has no room for the session")
@@ -404,7 +404,7 @@ fn may_subscribe(
         );
     }
     let detail = "the rules forbid to subscribe to this filter";
-    Err(Trouble::new(Kind::Forbidden, detail))
+    Err(Trouble::new(Kind::Forbidden, detail).logged())
 }
 
 /// Takes up a session: settles the acknowledged messages, queues the ones to be sent again, and sets the filters.

@@ -298,5 +298,5 @@ pub(super) fn may_publish(
         );
     }
     let detail = "the rules forbid to publish to this topic";
-    Err(Trouble::new(Kind::Forbidden, detail))
+    Err(Trouble::new(Kind::Forbidden, detail).logged())
 }

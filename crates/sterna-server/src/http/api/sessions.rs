@@ -233,7 +233,7 @@ impl Api {
             }
             Err(error) => {
                 let trouble = trouble(error);
-                super::log_refusal(cx, peer.connection, peer.name(), &trouble);
+                super::log_refusal(cx, peer.connection, peer.name(), None, &trouble);
                 fail(out, id, &reader, &trouble);
             }
         }

@@ -65,6 +65,8 @@ struct Service {
     breaker: Mutex<Breaker>,
     /// Lines of the log about answers that are not good.
     lines: Repeats,
+    /// Why the last of them was not.
+    failure: Mutex<Option<String>>,
     since: Instant,
 }
 
@@ -166,6 +168,11 @@ impl Webhook {
     pub(crate) fn is_paused(&self, subject: Subject) -> bool {
         let service = self.service(subject);
         service.is_some_and(|service| lock(&service.breaker).is_paused(Instant::now()))
+    }
+
+    /// Why the last answer that was not good was not. An outage strikes everybody, so it is the cause for others, too.
+    pub(crate) fn last_failure(&self, subject: Subject) -> Option<String> {
+        lock(&self.service(subject)?.failure).clone()
     }
 
     /// Connections to the service that were made.
@@ -409,6 +416,7 @@ impl Service {
             fields: fields.to_owned(),
             breaker: Mutex::new(Breaker::new(config.failures, pause)),
             lines: Repeats::default(),
+            failure: Mutex::default(),
             since: Instant::now(),
         }))
     }
@@ -439,6 +447,7 @@ impl Service {
             .map_err(|why| {
                 // One for all that ask: in an outage there may be thousands.
                 let now_ms = self.since.elapsed().as_millis() as u64;
+                *lock(&self.failure) = Some(why.clone());
                 if let Some(more) = self.lines.pass(now_ms, LINES, None, "no good answer") {
                     let more = left_out(more);
                     tracing::warn!(url, why, more, "the webhook gives no good answer");

@@ -12,7 +12,7 @@ use sterna_net::TransportKind;
 use sterna_server::Policy;
 use sterna_server::config::{Config, Listener, Rule};
 
-use crate::fixture::{Broker, Peer, block, plain};
+use crate::fixture::{Broker, Lines, Peer, block, plain};
 use crate::h2_client::Client as H2Client;
 use crate::h3_client::Client as H3Client;
 use crate::identity::table::TRANSPORTS;
@@ -816,4 +816,43 @@ fn the_service_is_told_the_brokers_secret() {
         head.ends_with("\r\nAuthorization: Bearer the-secret"),
         "{head}"
     );
+}
+
+/// The operator need not look for another line to learn why the service let nobody in.
+#[test]
+fn a_refusal_has_the_cause_of_the_failed_question() {
+    for (reply, cause) in [
+        (Reply::Down, "without an answer"),
+        (
+            Reply::Raw("HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n".to_owned()),
+            "the answer has status 502",
+        ),
+        (Reply::Json(json!({"result": "perhaps"})), "perhaps"),
+    ] {
+        for door in [
+            Door::Mqtt311,
+            Door::Mqtt5,
+            Door::Amqp(Quiet::NoLayer),
+            Door::Http,
+        ] {
+            let text = Lines::of(tracing::Level::WARN, |_| {
+                let reply = reply.clone();
+                let hook = Hook::start(move |_| reply.clone());
+                let (_directory, config) = hooked(&hook, |_| {});
+                let mut broker = Broker::with(&config, 1);
+                let shown = Shown::Password("device", "device-pass");
+                let entered = enter(&mut broker, door, TransportKind::Tls, None, shown, "c");
+                assert!(entered.is_none(), "{door:?}");
+            });
+            let lines = text.lines().filter(|line| line.contains("login refused"));
+            let [line] = *lines.collect::<Vec<_>>() else {
+                panic!("{door:?}: {text}");
+            };
+            let said = line.split_once("cause=").map(|(_, cause)| cause);
+            assert!(
+                said.is_some_and(|said| said.contains(cause)),
+                "{door:?}: {line}"
+            );
+        }
+    }
 }

@@ -119,14 +119,7 @@ fn a_webtransport_session_comes_in_by_its_address() {
 /// Neither the log nor an answer has the token, at any level, and neither the good nor the bad one.
 #[test]
 fn a_token_in_an_address_is_kept_out_of_log_and_answers() {
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    tracing::subscriber::with_default(subscriber, || {
+    let text = Lines::of(tracing::Level::TRACE, |_| {
         let (_directory, config) = guarded(|config| {
             on(config);
             config.listeners = vec![Listener::at("http://127.0.0.1:0")];
@@ -153,7 +146,6 @@ fn a_token_in_an_address_is_kept_out_of_log_and_answers() {
             }
         }
     });
-    let text = lines.text();
     assert!(text.contains("HTTP request refused"), "{text}");
     assert!(!text.contains("token-of-eve"), "{text}");
 }

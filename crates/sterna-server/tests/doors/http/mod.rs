@@ -1,7 +1,7 @@
 //! HTTP: what carries requests and responses, and what answers them, driven by hand.
 
 mod address_tokens;
-mod admission;
+pub(crate) mod admission;
 mod backpressure;
 mod cross;
 mod ended;

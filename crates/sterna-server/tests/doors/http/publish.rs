@@ -5,6 +5,7 @@ use sterna_server::config::{Authorization, Config};
 
 use crate::fixture::Broker;
 use crate::h3_client::Client;
+use crate::http::http1;
 
 const V5: Version = Version::V5;
 
@@ -240,4 +241,52 @@ fn a_request_that_failed_may_be_tried_again_with_its_key() {
     assert_eq!(problem(&client, number), "403 forbidden");
     let number = client.request(&mut broker, "POST", "/v1/topics/a", &fields, b"x");
     assert_eq!(client.response(number).status, 204);
+}
+
+/// A wrong letter would otherwise lose an option in silence.
+#[test]
+fn a_field_of_ours_that_nobody_knows_is_refused() {
+    let mut broker = Broker::new();
+    let mut client = Client::connect(&mut broker);
+    let detail = |client: &Client, number: u64| {
+        let problem: serde_json::Value =
+            serde_json::from_slice(&client.response(number).content).expect("JSON");
+        problem["detail"].as_str().expect("a detail").to_owned()
+    };
+    for (method, name, nearest) in [
+        ("POST", "sterna-retian", "sterna-retain"),
+        ("POST", "sterna-expires", "sterna-expiry"),
+        ("POST", "sterna-user-properties", "sterna-user-property"),
+        ("GET", "sterna-quos", "sterna-qos"),
+        (
+            "PUT",
+            "sterna-ttl-of-the-message",
+            "sterna-correlation-data",
+        ),
+    ] {
+        let fields = [("sterna-qos", "1"), (name, "1")];
+        let number = client.request(&mut broker, method, "/v1/topics/a", &fields, b"");
+        assert_eq!(problem(&client, number), "400 invalid-field", "{name}");
+        let detail = detail(&client, number);
+        assert!(
+            detail.contains(name) && detail.contains(nearest),
+            "{detail}"
+        );
+    }
+    // A client may copy what a response had, and everybody's own fields are their own.
+    let fields = [
+        ("sterna-topic", "a"),
+        ("sterna-session", "s"),
+        ("sternas-own", "1"),
+        ("x-sterna-retian", "1"),
+    ];
+    let number = client.request(&mut broker, "POST", "/v1/topics/a", &fields, b"");
+    assert_eq!(client.response(number).status, 204);
+    // The same on TCP, where names come in any case.
+    let mut broker = http1::broker();
+    let peer = http1::connect(&mut broker);
+    let post = "POST /v1/topics/a HTTP/1.1\r\nHost: localhost\r\nSterna-Retian: ?1\r\nContent-Length: 0\r\n\r\n";
+    let answer = http1::say(&mut broker, peer, post);
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(answer.contains("sterna-retain is the nearest"), "{answer}");
 }
