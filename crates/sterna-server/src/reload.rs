@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use sterna_broker::LostRights;
 use sterna_net::{Certificates, ClientAuthority, ClientKeys, Courier, Identity, SharedPages};
 
+use crate::authorization::without_effect;
 use crate::certificate::{self, Certificate};
 use crate::config::{Config, Tls, without_secrets};
 use crate::control::{Awaited, Obeyed, Reloaded};
@@ -227,6 +228,7 @@ fn issuer_after(new: &Issuer, old: &Issuer) -> Result<Option<Issuer>, String> {
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = config.warnings();
     warnings.extend(certificate::weaknesses(&config.tls));
+    warnings.extend(without_effect(config));
     warnings
 }
 

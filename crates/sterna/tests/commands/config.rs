@@ -467,3 +467,59 @@ fn a_problem_of_the_command_line_has_no_line() {
         "{told}"
     );
 }
+
+/// Rules without effect are told with their lines, and others are not.
+#[test]
+fn the_check_warns_of_rules_without_effect() {
+    let folder = tempfile::tempdir().unwrap();
+    let rule = "[[authorization.rule]]\n";
+    let first = format!("{rule}topics = ['first']\n");
+    for (text, warning) in [
+        (
+            format!("{first}{rule}topics = ['home/%U/#']\n"),
+            "warning: sterna.toml:3: authorization.rule 2: `%U` in `home/%U/#` ",
+        ),
+        (
+            format!("{first}{rule}topics = ['home/${{username}}']\n"),
+            "warning: sterna.toml:3: authorization.rule 2: `${username}` in ",
+        ),
+        (
+            format!("{first}{rule}topics = ['a']\nclients = ['*-%u']\n"),
+            "warning: sterna.toml:3: authorization.rule 2: `*-%u` in `clients` ",
+        ),
+        (
+            format!("{first}{rule}topics = ['first']\nusers = ['ann']\neffect = 'deny'\n"),
+            "warning: sterna.toml:3: authorization.rule 2: rule 1 decides all of it before, but for `delete`\n",
+        ),
+        (
+            format!("{first}{rule}topics = ['first']\nclients = ['c']\n"),
+            "warning: sterna.toml:3: authorization.rule 2: rule 1 decides all of it before\n",
+        ),
+        (
+            "[[authentication.client_ids]]\npatterns = ['a*']\n\
+             [[authentication.client_ids]]\npatterns = ['*-%u']\n"
+                .to_owned(),
+            "warning: sterna.toml:3: authentication.client_ids 2: `*-%u` ",
+        ),
+        (
+            format!("{rule}topics = ['a/%u/100%/%20/%dx', '+/%c/#']\n"),
+            "",
+        ),
+        (format!("{first}{rule}topics = ['first/#']\n"), ""),
+        (
+            "[[authentication.client_ids]]\npatterns = ['%u-*', 'x%u']\n".to_owned(),
+            "",
+        ),
+    ] {
+        fs::write(folder.path().join("sterna.toml"), &text).unwrap();
+        let checked = config(folder.path(), &["check", "-q", "sterna.toml"]);
+        let told = stderr(&checked);
+        assert_eq!(code(&checked), 0, "{text}\n{told}");
+        if warning.is_empty() {
+            assert_eq!(told, "", "{text}");
+        } else {
+            assert!(told.starts_with(warning), "{text}\n{told}");
+            assert_eq!(told.lines().count(), 1, "{text}\n{told}");
+        }
+    }
+}
