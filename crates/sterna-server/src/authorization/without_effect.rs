@@ -1,5 +1,6 @@
 //! Warnings of rules that do nothing, or something else than they look like. Each is true for every client and topic.
 
+use sterna_mqtt::topic::SHARE_PREFIX;
 use sterna_topic::{begins_wild, covers, is_reserved, split};
 
 use super::is_about;
@@ -36,6 +37,14 @@ pub(crate) fn without_effect(config: &Config) -> Vec<String> {
                     "`{level}` in `{topic}` is text like any other: `+` stands for one level, and `#` for all that follow"
                 ));
             }
+        }
+        let mut shared = (rule.topics.iter()).filter(|topic| topic.starts_with(SHARE_PREFIX));
+        if is_about(rule, ActionName::Subscribe)
+            && let Some(topic) = shared.next()
+        {
+            warn(format!(
+                "no subscription is judged by `{topic}`: of a shared one it is the filter behind the share name"
+            ));
         }
         for user in rule.users.iter().filter(|user| *user != "*") {
             if is_pattern(user, !users_have_asterisks) {
@@ -261,10 +270,11 @@ mod tests {
                 Rules::new(&config, &[])
             };
             let (both, one) = (rules(&[&first, &second]), rules(&[&first]));
-            let standing = standing.map(|is_any| match is_any {
-                true => Standing::any(),
-                false => Standing::new(&["g"], Vec::new()).unwrap(),
-            });
+            let standing = match standing {
+                None => None,
+                Some(false) => Some(Standing::new(&["g"], Vec::new()).unwrap()),
+                Some(true) => Some(Standing::any()),
+            };
             let subject = Subject {
                 user,
                 client,

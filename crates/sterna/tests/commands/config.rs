@@ -484,6 +484,14 @@ fn the_check_warns_of_rules_without_effect() {
             "warning: sterna.toml:3: authorization.rule 2: `${username}` in ",
         ),
         (
+            format!("{first}{rule}topics = ['$share/workers/jobs']\n"),
+            "warning: sterna.toml:3: authorization.rule 2: no subscription is judged by `$share/workers/jobs`",
+        ),
+        (
+            format!("{first}{rule}topics = ['jobs/*']\n"),
+            "warning: sterna.toml:3: authorization.rule 2: `*` in `jobs/*` ",
+        ),
+        (
             format!("{first}{rule}topics = ['a']\nclients = ['*-%u']\n"),
             "warning: sterna.toml:3: authorization.rule 2: `*-%u` in `clients` ",
         ),
