@@ -16,6 +16,19 @@ use crate::tls::{self, TlsError};
 use crate::transport::ending::Unacknowledged;
 use crate::url::Url;
 
+/// Whether a connection was lost because TLS failed. In TLS 1.3 a server refuses a client's certificate after the
+/// client has finished.
+#[must_use]
+pub fn is_tls(error: &io::Error) -> bool {
+    let own = error
+        .get_ref()
+        .is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>);
+    // HTTP/2 and QUIC have the words of TLS alone.
+    let words = ["received fatal alert", "cryptographic handshake failed"];
+    let text = error.to_string();
+    own || words.iter().any(|word| text.contains(word))
+}
+
 /// Why no connection came about, before any MQTT was spoken.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -268,8 +281,11 @@ impl DriverError for Error {
         self.is_temporary()
     }
 
-    fn is_lost(&self) -> bool {
-        matches!(self, Self::Lost(_))
+    fn lost(&self) -> Option<&io::Error> {
+        match self {
+            Self::Lost(error) => Some(error),
+            _ => None,
+        }
     }
 }
 

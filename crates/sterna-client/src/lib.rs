@@ -47,7 +47,7 @@ mod url;
 
 pub use backoff::Backoff;
 pub use client::{Client, Connected, Delivery, Event, Events, Published};
-pub use error::{ConnectError, Error, Refusal};
+pub use error::{ConnectError, Error, Refusal, is_tls};
 pub use harmless::{Harmless, is_obeyed};
 pub use link::LinkOptions;
 pub use message::{InvalidError, Message, Priority, Publish, Subscription, Will};

@@ -68,7 +68,7 @@ pub fn load(tls: &Tls) -> Result<Option<(Certificate, Identity)>, String> {
     let (Some(chain), Some(key)) = (&tls.certificate, &tls.key) else {
         return Ok(None);
     };
-    let identity = read_identity(chain, key)?;
+    let identity = read_identity(chain, key, |key| format!("tls.{key}"))?;
     let certificate = Certificate {
         fingerprint: fingerprint(&identity.chain[0]),
         subject: subject(&identity.chain[0]),
@@ -140,29 +140,39 @@ pub fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Reads a certificate with its chain, and its key.
+/// Reads a certificate with its chain, and its key. `setting` has the names of both.
 ///
 /// # Errors
-/// A sentence that names the file and its fault.
-pub(crate) fn read_identity(chain: &Path, key: &Path) -> Result<Identity, String> {
-    let of = |path: &Path, why: String| format!("{}: {why}", path.display());
+/// A sentence that names the setting, the file and its fault.
+pub(crate) fn read_identity(
+    chain: &Path,
+    key: &Path,
+    setting: impl Fn(&str) -> String,
+) -> Result<Identity, String> {
+    let of_chain = |why| format!("{}: {why}", setting("certificate"));
+    let of_key = |why| format!("{}: {why}", setting("key"));
+    let at = |path: &Path, why: String| format!("{}: {why}", path.display());
+    let certificates = |pem: Vec<u8>| sterna_tls::certificates(&pem).map_err(|why| at(chain, why));
+    let private_key = |pem: Vec<u8>| sterna_tls::private_key(&pem).map_err(|why| at(key, why));
     Ok(Identity {
-        chain: sterna_tls::certificates(&read(chain)?).map_err(|why| of(chain, why))?,
-        key: sterna_tls::private_key(&read(key)?).map_err(|why| of(key, why))?,
+        chain: read(chain).and_then(certificates).map_err(of_chain)?,
+        key: read(key).and_then(private_key).map_err(of_key)?,
     })
 }
 
-/// Faults of the certificates that the configuration names, for which many clients will refuse them: sentences with their files. Files
-/// that cannot be read are the matter of [`load`].
+/// Faults of the certificates that the configuration names, for which many clients will refuse them: sentences with their settings and
+/// files. Files that cannot be read are the matter of [`load`].
 pub(crate) fn weaknesses(tls: &Tls) -> Vec<String> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now_s = now.map_or(0, |now| now.as_secs() as i64);
-    let additional = tls.additional.iter().map(|pair| &pair.certificate);
+    let first = (tls.certificate.iter()).map(|file| ("tls.certificate".to_owned(), file));
+    let additional =
+        (tls.additional_pairs()).map(|(of, pair)| (of("certificate"), &pair.certificate));
     let mut found = Vec::new();
-    for file in tls.certificate.iter().chain(additional) {
+    for (setting, file) in first.chain(additional) {
         let chain = read(file).and_then(|pem| sterna_tls::certificates(&pem));
         let weaknesses = sterna_tls::weaknesses(&chain.unwrap_or_default(), now_s).into_iter();
-        found.extend(weaknesses.map(|why| format!("{}: {why}", file.display())));
+        found.extend(weaknesses.map(|why| format!("{setting}: {}: {why}", file.display())));
     }
     found
 }
@@ -170,11 +180,12 @@ pub(crate) fn weaknesses(tls: &Tls) -> Vec<String> {
 /// Reads revocation lists in PEM.
 ///
 /// # Errors
-/// A sentence that names the file and its fault. A file without a list is an error. A file that is being written looks
-/// like that, and would admit every revoked client.
+/// A sentence that names the setting, the file and its fault. A file without a list is an error. A file that is being
+/// written looks like that, and would admit every revoked client.
 pub(crate) fn read_revocation_list(path: &Path) -> Result<Vec<u8>, String> {
-    let mut pem = read(path)?;
-    let fault = |why: &str| format!("{}: {why}", path.display());
+    let setting = "tls.client_revocation_lists";
+    let mut pem = read(path).map_err(|why| format!("{setting}: {why}"))?;
+    let fault = |why: &str| format!("{setting}: {}: {why}", path.display());
     let mut lists = CertificateRevocationListDer::pem_slice_iter(&pem).peekable();
     if lists.peek().is_none() {
         return Err(fault("there is no revocation list in PEM"));

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use sterna_broker::LostRights;
 use sterna_net::{Certificates, ClientAuthority, ClientKeys, Courier, Identity, SharedPages};
 
+use crate::authorization::without_effect;
 use crate::certificate::{self, Certificate};
 use crate::config::{Config, Tls, without_secrets};
 use crate::control::{Awaited, Obeyed, Reloaded};
@@ -136,12 +137,8 @@ impl Prepared {
                 presented(&config.tls, identity).map(drop)
             })
         };
-        let own = own().err();
         let tls = [
-            own.map(|why| match &config.tls.certificate {
-                Some(_) if !why.starts_with("tls.") => of("tls.certificate", why),
-                _ => why,
-            }),
+            own().err(),
             authority(&config.tls).err(),
             client_keys(&config.tls).err(),
         ];
@@ -161,18 +158,26 @@ impl Prepared {
 /// The certificate as listeners present it.
 fn presented(tls: &Tls, identity: Identity) -> Result<Arc<Certificates>, String> {
     let mut identities = vec![identity];
-    for pair in &tls.additional {
-        let found = certificate::read_identity(&pair.certificate, &pair.key)?;
+    let apart = |setting: String, chain: &Path, key: &Path, why| {
+        format!(
+            "{setting}: {} and {}: {why}",
+            chain.display(),
+            key.display()
+        )
+    };
+    for (of, pair) in tls.additional_pairs() {
+        let (chain, key) = (&pair.certificate, &pair.key);
+        let found = certificate::read_identity(chain, key, &of)?;
         // Whether they go together is said of each, with its files.
-        Certificates::new(vec![found]).map_err(|error| {
-            let (chain, key) = (pair.certificate.display(), pair.key.display());
-            format!("{chain} and {key}: {error}")
-        })?;
-        identities.push(certificate::read_identity(&pair.certificate, &pair.key)?);
+        Certificates::new(vec![found])
+            .map_err(|why| apart(of("certificate"), chain, key, why.to_string()))?;
+        identities.push(certificate::read_identity(chain, key, &of)?);
     }
-    Certificates::new(identities).map_err(|error| match (&tls.certificate, &tls.key) {
-        (Some(chain), Some(key)) => format!("{} and {}: {error}", chain.display(), key.display()),
-        _ => error.to_string(),
+    Certificates::new(identities).map_err(|why| match (&tls.certificate, &tls.key) {
+        (Some(chain), Some(key)) => {
+            apart("tls.certificate".to_owned(), chain, key, why.to_string())
+        }
+        _ => why.to_string(),
     })
 }
 
@@ -186,6 +191,7 @@ fn authority(tls: &Tls) -> Result<Option<Arc<ClientAuthority>>, String> {
         ClientAuthority::from_pem(&certificate::read(path)?, &lists)
             .map_err(|error| format!("{}: {error}", path.display()))
     };
+    let read = |path| read(path).map_err(|why| format!("tls.client_ca: {why}"));
     tls.client_ca.as_deref().map(read).transpose()
 }
 
@@ -195,6 +201,7 @@ fn client_keys(tls: &Tls) -> Result<Option<Arc<ClientKeys>>, String> {
         ClientKeys::from_pem(&certificate::read(path)?)
             .map_err(|error| format!("{}: {error}", path.display()))
     };
+    let read = |path| read(path).map_err(|why| format!("tls.client_keys: {why}"));
     tls.client_keys.as_deref().map(read).transpose()
 }
 
@@ -221,6 +228,7 @@ fn issuer_after(new: &Issuer, old: &Issuer) -> Result<Option<Issuer>, String> {
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = config.warnings();
     warnings.extend(certificate::weaknesses(&config.tls));
+    warnings.extend(without_effect(config));
     warnings
 }
 

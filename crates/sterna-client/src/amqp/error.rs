@@ -176,8 +176,11 @@ impl DriverError for Error {
         self.is_temporary()
     }
 
-    fn is_lost(&self) -> bool {
-        matches!(self, Self::Lost(_))
+    fn lost(&self) -> Option<&io::Error> {
+        match self {
+            Self::Lost(error) => Some(error),
+            _ => None,
+        }
     }
 }
 

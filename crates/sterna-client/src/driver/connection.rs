@@ -117,7 +117,7 @@ impl Link {
         self.connection.has_sent_early()
             && !self.connection.is_closed()
             && !self.connection.is_connected()
-            && matches!(end, End::Failed(Error::Lost(_)))
+            && end.may_be_of_haste()
     }
 
     // ---- Writing ---------------------------------------------------------------------------

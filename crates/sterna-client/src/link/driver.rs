@@ -3,12 +3,13 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::io;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::LinkOptions;
 use crate::backoff::Failures;
-use crate::error::ConnectError;
+use crate::error::{ConnectError, is_tls};
 use crate::transport::carrier::Carrier;
 use crate::transport::outlet::Waiter;
 use crate::transport::{self, Settings, Transport};
@@ -24,8 +25,8 @@ pub(crate) trait DriverError: Clone + fmt::Display + From<ConnectError> {
     /// Whether another attempt to connect can succeed without a change by anybody.
     fn is_temporary(&self) -> bool;
 
-    /// Whether the transport broke.
-    fn is_lost(&self) -> bool;
+    /// The transport's error, where that broke.
+    fn lost(&self) -> Option<&io::Error>;
 }
 
 /// End of a connection or of an attempt.
@@ -37,6 +38,17 @@ pub(crate) enum End<E> {
     /// The server took no early data: everything starts again on this connection, if it is there
     /// already.
     StartOver(Option<Box<(Transport, Instant)>>),
+}
+
+impl<E: DriverError> End<E> {
+    /// Whether the server may have hung up because data ran ahead of its answer. TLS knows nothing of such data: what it
+    /// refused once, it refuses again.
+    pub(crate) fn may_be_of_haste(&self) -> bool {
+        let Self::Failed(error) = self else {
+            return false;
+        };
+        error.lost().is_some_and(|error| !is_tls(error))
+    }
 }
 
 impl<E> From<E> for End<E> {
@@ -181,7 +193,9 @@ pub(crate) trait Link<D: Driver> {
         })
         .await;
         let end = match (end, self.carrier().handshake_error()) {
-            (End::Failed(error), Some(reason)) if error.is_lost() => End::Failed(reason.into()),
+            (End::Failed(error), Some(reason)) if error.lost().is_some() => {
+                End::Failed(reason.into())
+            }
             (end, _) => end,
         };
         if self.is_accepted() {

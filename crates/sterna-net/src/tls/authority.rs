@@ -143,7 +143,7 @@ type Anchors = Vec<CertificateDer<'static>>;
 type RevocationLists = Vec<CertificateRevocationListDer<'static>>;
 
 fn parse(anchors: &[u8], lists: &[u8]) -> Result<(Anchors, RevocationLists), CertificateError> {
-    let anchors = sterna_tls::certificates(anchors).map_err(CertificateError::Chain)?;
+    let anchors = sterna_tls::certificates(anchors).map_err(CertificateError::Authority)?;
     let lists = CertificateRevocationListDer::pem_slice_iter(lists)
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| CertificateError::Authority(error.to_string()))?;

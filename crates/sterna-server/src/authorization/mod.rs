@@ -19,6 +19,7 @@ mod known_topics;
 mod pattern;
 mod recent;
 mod standing;
+mod without_effect;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +33,7 @@ pub(crate) use known_topics::{KnownTopics, Owner};
 pub(crate) use recent::Recent;
 pub(crate) use standing::GivenRule;
 pub use standing::{Standing, Standings};
+pub(crate) use without_effect::without_effect;
 
 use crate::config::{ActionName, Authorization, Durability, Effect, Limit, Listener, Rule};
 

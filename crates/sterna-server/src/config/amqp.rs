@@ -134,33 +134,39 @@ impl Amqp {
             problems.push("amqp.container_id is empty".to_owned());
         }
         let mut names = HashSet::new();
-        for queue in &self.queues {
+        for (number, queue) in (1..).zip(&self.queues) {
             let name = &queue.name;
             if !is_queue_name(name) {
-                problems.push(format!("amqp.queue: `{name}` is not a queue's name"));
+                problems.push(format!(
+                    "amqp.queue {number}: `{name}` is not a queue's name"
+                ));
             }
             if !names.insert(name) {
-                problems.push(format!("amqp.queue: `{name}` is declared twice"));
+                problems.push(format!("amqp.queue {number}: `{name}` is declared twice"));
             }
             if let Some(filter) = &queue.filter
                 && !is_filter(filter)
             {
                 problems.push(format!(
-                    "amqp.queue: the filter `{filter}` of `{name}` is not a topic filter"
+                    "amqp.queue {number}: the filter `{filter}` of `{name}` is not a topic filter"
                 ));
             }
         }
         for name in self.dead_letters() {
-            let declared = self.queues.iter().find(|queue| queue.name == name);
+            let declared = (1_usize..)
+                .zip(&self.queues)
+                .find(|(_, queue)| queue.name == name);
             if !is_queue_name(name) {
                 problems.push(format!(
                     "amqp.queue_dead_letter: `{name}` is not a queue's name"
                 ));
-            } else if declared.is_some_and(|queue| queue.dead_letter.as_deref() == Some(name)) {
+            } else if let Some((number, queue)) = declared
+                && queue.dead_letter.as_deref() == Some(name)
+            {
                 problems.push(format!(
-                    "amqp.queue: `{name}` cannot take its own dead letters"
+                    "amqp.queue {number}: `{name}` cannot take its own dead letters"
                 ));
-            } else if declared.is_some_and(|queue| queue.filter.is_some()) {
+            } else if declared.is_some_and(|(_, queue)| queue.filter.is_some()) {
                 problems.push(format!(
                     "amqp.queue_dead_letter: the queue `{name}` has a filter, so nothing can be sent to it"
                 ));

@@ -159,9 +159,10 @@ pub enum ActionName {
 }
 
 impl Authorization {
-    /// Whether a rule asks the webhook.
-    pub(super) fn asks(&self) -> bool {
-        self.rules.iter().any(|rule| rule.effect == Effect::Ask)
+    /// The number of the first rule that asks the webhook, counted from 1.
+    pub(super) fn first_that_asks(&self) -> Option<usize> {
+        let at = (self.rules.iter()).position(|rule| rule.effect == Effect::Ask)?;
+        Some(at + 1)
     }
 
     /// A sentence for each rule that names a listener which there is not.
@@ -198,16 +199,21 @@ impl Authorization {
             ));
         }
         for (at, group) in self.groups.iter().enumerate() {
-            let name = &group.name;
-            if name.is_empty() {
-                problems.push("an authorization.group has no name".to_owned());
-            }
-            if self.groups[..at].iter().any(|other| other.name == *name) {
-                problems.push(format!("authorization.group: there are two of `{name}`"));
-            }
-            if (group.users.iter()).any(|user| user == "*" || user.is_empty()) {
-                problems.push(format!("authorization.group: `{name}` names single users"));
-            }
+            let (name, number) = (&group.name, at + 1);
+            let faults = [
+                (name.is_empty(), "it has no name".to_owned()),
+                (
+                    self.groups[..at].iter().any(|other| other.name == *name),
+                    format!("there are two of `{name}`"),
+                ),
+                (
+                    (group.users.iter()).any(|user| user == "*" || user.is_empty()),
+                    format!("`{name}` names single users"),
+                ),
+            ];
+            let faults = faults.into_iter().filter(|(is_fault, _)| *is_fault);
+            problems
+                .extend(faults.map(|(_, what)| format!("authorization.group {number}: {what}")));
         }
         problems.extend(self.unknown_group("authorization.admin_groups", &self.admin_groups));
         let is_known = |name: &&String| self.groups.iter().any(|group| group.name == **name);

@@ -298,28 +298,25 @@ impl Cluster {
         }
         let mut seen = vec![own.as_str()];
         let mut domains = Vec::new();
-        for remote in &self.remote_regions {
+        for (number, remote) in (1..).zip(&self.remote_regions) {
+            let of = format!("cluster.remote_regions {number}");
             let name = &remote.name;
             if !is_name(name) {
-                problems.push(format!(
-                    "cluster.remote_regions: `{name}` is no name: {names}"
-                ));
+                problems.push(format!("{of}: `{name}` is no name: {names}"));
             } else if name == own {
-                problems.push(format!(
-                    "cluster.remote_regions: `{name}` is this region itself"
-                ));
+                problems.push(format!("{of}: `{name}` is this region itself"));
             } else if seen.contains(&name.as_str()) {
-                problems.push(format!("cluster.remote_regions: `{name}` is there twice"));
+                problems.push(format!("{of}: `{name}` is there twice"));
             }
             seen.push(name);
             let domain = remote.domain();
             if !is_name(domain) {
                 problems.push(format!(
-                    "cluster.remote_regions: the domain `{domain}` of `{name}` is no name: {names}"
+                    "{of}: the domain `{domain}` of `{name}` is no name: {names}"
                 ));
             } else if domains.contains(&domain) {
                 problems.push(format!(
-                    "cluster.remote_regions: the domain `{domain}` is another region's, too"
+                    "{of}: the domain `{domain}` is another region's, too"
                 ));
             }
             domains.push(domain);
@@ -349,10 +346,10 @@ impl Cluster {
                     .to_owned(),
             );
         }
-        for queue in &config.amqp.queues {
+        for (number, queue) in (1..).zip(&config.amqp.queues) {
             if (queue.filter.as_ref()).is_some_and(|filter| filter.starts_with('$')) {
                 problems.push(format!(
-                    "cluster: topics that begin with `$` stay on their node: amqp.queue `{}` cannot have such a filter",
+                    "amqp.queue {number}: in a cluster topics that begin with `$` stay on their node: `{}` cannot have such a filter",
                     queue.name
                 ));
             }

@@ -15,19 +15,20 @@ impl Config {
     pub(super) fn exposure_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut reachable = Vec::new();
-        for listener in self.listeners_in_force() {
+        for (number, listener) in (1..).zip(self.listeners_in_force()) {
+            let name = format!("listener {number}: `{}`", listener.url);
             match listener.url.parse::<ListenerUrl>() {
-                Err(error) => problems.push(format!("listener `{}`: {error}", listener.url)),
+                Err(error) => problems.push(format!("{name}: {error}")),
                 Ok(url) if listener.is_for_this_host(&url) => {}
-                Ok(url) => reachable.push((listener, url)),
+                Ok(url) => reachable.push((name, listener, url)),
             }
         }
         let authentication = &self.authentication;
         let has_secrets = self.has_secrets();
-        for (listener, url) in &reachable {
+        for (name, listener, url) in &reachable {
             let is_admin = url.scheme.protocol() == Protocol::Admin;
             if is_admin {
-                problems.extend(self.admin_problems(listener));
+                problems.extend(self.admin_problems(name, listener));
             }
             let opens = [
                 (
@@ -62,10 +63,7 @@ impl Config {
             ];
             for (is_open, what) in opens {
                 if is_open {
-                    problems.push(format!(
-                        "listener `{}` is reachable from other hosts and {what}",
-                        listener.url
-                    ));
+                    problems.push(format!("{name} is reachable from other hosts and {what}"));
                 }
             }
         }
@@ -74,7 +72,7 @@ impl Config {
 
     /// Faults of an admin listener that other hosts reach. It requires credentials, and at least one user
     /// must be able to get in.
-    fn admin_problems(&self, listener: &Listener) -> Vec<String> {
+    fn admin_problems(&self, name: &str, listener: &Listener) -> Vec<String> {
         let faults = [
             (
                 self.admits_anonymous(listener),
@@ -103,10 +101,7 @@ impl Config {
         ];
         let faults = faults.into_iter().filter(|(is_fault, _)| *is_fault);
         faults
-            .map(|(_, what)| {
-                let url = &listener.url;
-                format!("listener `{url}` is reachable from other hosts, and {what}")
-            })
+            .map(|(_, what)| format!("{name} is reachable from other hosts, and {what}"))
             .collect()
     }
 
@@ -204,14 +199,16 @@ impl Config {
         ];
         let jwt = &self.authentication.jwt;
         let has_shared_secrets = jwt.algorithms.contains(&JwtAlgorithm::Hs256);
+        let additional = self.tls.additional_pairs();
         let files = (files.into_iter())
             .filter_map(|(setting, path)| Some((setting, path.as_ref()?, true)))
-            .chain((self.tls.additional.iter()).map(|pair| ("tls.additional.key", &pair.key, true)))
             .chain(
                 (jwt.key_files.iter())
                     .map(|path| ("authentication.jwt.key_files", path, has_shared_secrets)),
-            );
-        let of_file = |(setting, path, is_secret): (&str, &PathBuf, bool)| -> Option<String> {
+            )
+            .map(|(setting, path, is_secret)| (setting.to_owned(), path, is_secret))
+            .chain(additional.map(|(of, pair)| (of("key"), &pair.key, true)));
+        let of_file = |(setting, path, is_secret): (String, &PathBuf, bool)| -> Option<String> {
             let mode = fs::metadata(path).ok()?.permissions().mode();
             let what = match mode {
                 _ if mode & 0o022 != 0 => "can be changed by other users",

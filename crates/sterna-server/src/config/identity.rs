@@ -65,9 +65,11 @@ settings! {
 
 /// The faults of these settings, each a sentence that names one setting.
 pub(super) fn problems(client_ids: &[ClientIds]) -> Vec<String> {
-    let mut problems = Vec::new();
-    if client_ids.iter().any(|list| list.patterns.is_empty()) {
-        problems.push("an authentication.client_ids without patterns gives nothing".to_owned());
-    }
-    problems
+    let empty = (1..)
+        .zip(client_ids)
+        .filter(|(_, list)| list.patterns.is_empty());
+    let problem = |(number, _)| {
+        format!("authentication.client_ids {number}: it has no patterns, and so gives nothing")
+    };
+    empty.map(problem).collect()
 }

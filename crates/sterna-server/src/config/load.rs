@@ -81,16 +81,17 @@ pub fn load(
         .map_err(|e: toml::de::Error| ConfigError::Invalid(source, with_nearest(&e.to_string())))
 }
 
-/// Says with each problem of [`Config::check`] where its setting has its value: the variable, or file and
-/// line.
+/// Says with each problem of [`Config::check`], or warning, where its setting has its value: the variable, or file
+/// and line.
 ///
-/// The line is that of its section where the file does not set it, and left out where it has neither.
+/// The line is that of its section where the file does not set it, and left out where it has neither. A problem of
+/// `listener 2: …` has that of the second entry.
 #[must_use]
 pub fn located(
     problems: Vec<String>,
     file: Option<&Path>,
     environment: impl IntoIterator<Item = (String, String)>,
-) -> ConfigError {
+) -> Vec<String> {
     let variables: Vec<String> = environment.into_iter().map(|(name, _)| name).collect();
     let text = text_of(file);
     let place = |problem: &str| {
@@ -102,7 +103,6 @@ pub fn located(
             return Some(variable);
         }
         let file = file?.display();
-        // `listener 2: …` is about the second entry.
         let number = (problem[setting.len()..].split_once(':'))
             .and_then(|(number, _)| number.strip_prefix(' ')?.parse().ok());
         let line = (text.as_deref()).and_then(|text| {
@@ -116,7 +116,7 @@ pub fn located(
         Some(place) => format!("{place}: {problem}"),
         None => problem,
     };
-    ConfigError::Problems(problems.into_iter().map(with_place).collect())
+    problems.into_iter().map(with_place).collect()
 }
 
 /// The text of a configuration file; `None` where there is none that can be read.
@@ -471,7 +471,7 @@ mod tests {
                     [authentication.jwt]\nkey_files = ['k']\naudiences = ['x']\n";
         std::fs::write(&file, text).unwrap();
         let problems = parse("f", text).unwrap().check().unwrap_err();
-        let said = located(problems, Some(&file), []).to_string();
+        let said = located(problems, Some(&file), []).join("\n");
         for expected in [
             format!(
                 "{}:4: authorization.rule 2: it has no topics",
@@ -494,8 +494,8 @@ mod tests {
             ("listener 1: it", 1),
             ("listener: it", 1),
         ] {
-            let said = located(vec![problem.to_owned()], Some(&file), []).to_string();
-            assert_eq!(said, format!("{}:{line}: {problem}", file.display()));
+            let said = located(vec![problem.to_owned()], Some(&file), []);
+            assert_eq!(said, [format!("{}:{line}: {problem}", file.display())]);
         }
     }
 

@@ -38,6 +38,7 @@ mod trace;
 mod transport;
 mod webhook;
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -198,7 +199,7 @@ impl Config {
     /// The files that the configuration names and the broker reads, each with its setting. Those of
     /// `[cluster]` are left out.
     #[must_use]
-    pub fn files(&self) -> Vec<(&'static str, &Path)> {
+    pub fn files(&self) -> Vec<(Cow<'static, str>, &Path)> {
         let single = [
             ("tls.client_keys", &self.tls.client_keys),
             ("tls.certificate", &self.tls.certificate),
@@ -219,16 +220,14 @@ impl Config {
         let single = (single.into_iter()).filter_map(|(name, path)| Some((name, path.as_deref()?)));
         let keys = self.authentication.jwt.key_files.iter();
         let revoked = self.tls.client_revocation_lists.iter();
-        let pairs = self.tls.additional.iter();
         single
             .chain(keys.map(|path| ("authentication.jwt.key_files", path.as_path())))
             .chain(revoked.map(|path| ("tls.client_revocation_lists", path.as_path())))
-            .chain(
-                pairs.flat_map(|AdditionalCertificate { certificate, key }| {
-                    let key = ("tls.additional.key", key.as_path());
-                    [("tls.additional.certificate", certificate.as_path()), key]
-                }),
-            )
+            .map(|(name, path)| (Cow::Borrowed(name), path))
+            .chain(self.tls.additional_pairs().flat_map(|(of, pair)| {
+                [("certificate", &pair.certificate), ("key", &pair.key)]
+                    .map(|(key, path)| (Cow::Owned(of(key)), path.as_path()))
+            }))
             .collect()
     }
 
@@ -268,7 +267,15 @@ impl Config {
         problems.extend(listener::address_problems(&self.listeners));
         problems.extend(listener::name_problems(&self.listeners));
         problems.extend(self.authorization.unknown_listeners(&self.listeners));
-        problems.extend((self.listeners.iter()).filter_map(Listener::proxy_protocol_problem));
+        let proxies = self.listeners.iter().enumerate();
+        problems.extend(proxies.filter_map(|(at, listener)| {
+            let problem = listener.proxy_protocol_problem()?;
+            Some(format!(
+                "listener {}: `{}`: {problem}",
+                at + 1,
+                listener.url
+            ))
+        }));
         problems.extend(self.quic_problems());
         problems.extend(self.tls.problems());
         problems.extend(self.amqp.problems());
@@ -291,9 +298,12 @@ impl Config {
         problems.extend(self.authentication.jwt.problems());
         problems.extend(self.authorization.problems());
         problems.extend(self.webhook.problems());
-        if self.webhook.authorization_url.is_none() && self.authorization.asks() {
-            let what = "authorization.rule: `ask` needs webhook.authorization_url";
-            problems.push(what.to_owned());
+        if self.webhook.authorization_url.is_none()
+            && let Some(number) = self.authorization.first_that_asks()
+        {
+            problems.push(format!(
+                "authorization.rule {number}: `ask` needs webhook.authorization_url"
+            ));
         }
         if problems.is_empty() {
             Ok(())

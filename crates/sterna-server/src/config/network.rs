@@ -61,7 +61,7 @@ pub struct ProxyProtocol {
 
 impl Listener {
     /// The fault of its balancers, in words; `None` without one.
-    pub(super) fn proxy_protocol_problem(&self) -> Option<String> {
+    pub(super) fn proxy_protocol_problem(&self) -> Option<&'static str> {
         let proxy = self.proxy_protocol.as_ref()?;
         let url = self.url.parse::<ListenerUrl>().ok()?;
         let detail = if proxy.from.is_empty() {
@@ -71,7 +71,7 @@ impl Listener {
         } else {
             return None;
         };
-        Some(format!("listener `{}`: {detail}", self.url))
+        Some(detail)
     }
 }
 

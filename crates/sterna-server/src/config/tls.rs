@@ -72,6 +72,16 @@ impl Tls {
             .collect()
     }
 
+    /// The additional certificates, each with the names of its settings in problems.
+    pub(crate) fn additional_pairs(
+        &self,
+    ) -> impl Iterator<Item = (impl Fn(&str) -> String, &AdditionalCertificate)> {
+        (1..).zip(&self.additional).map(|(number, pair)| {
+            let of = move |key: &str| format!("tls.additional {number}: {key}");
+            (of, pair)
+        })
+    }
+
     /// All files of this section.
     pub(crate) fn files(&self) -> Vec<&Path> {
         let single = [

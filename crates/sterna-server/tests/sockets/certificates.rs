@@ -384,7 +384,7 @@ fn lists_need_an_authority_and_files() {
         "tls.client_revocation_lists needs tls.client_ca",
         "tls.client_revocation_lists: there is no file /nowhere",
         "tls.additional needs tls.certificate",
-        "tls.additional.key: there is no file",
+        "tls.additional 1: key: there is no file",
     ] {
         assert!(problems.contains(named), "{named}: {problems}");
     }

@@ -137,7 +137,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             if is_allowed {
                 ExitCode::SUCCESS
             } else {
-                ExitCode::from(2)
+                ExitCode::from(exit::DENIED)
             }
         }
         Err(problem) => {

@@ -8,12 +8,14 @@ use std::process::ExitCode;
 
 use sterna_client::amqp::{self, Condition, Outcome};
 use sterna_client::http;
-use sterna_client::{ConnectError, Error, SendError, Version};
+use sterna_client::{ConnectError, Error, SendError, Version, is_tls};
 
 use super::admin::table::harmless;
 
 /// The command line is wrong, or a local file could not be read or written.
 pub(crate) const USAGE: u8 = 1;
+/// The rules refuse what `acl explain` or `admin rules explain` was asked about.
+pub(super) const DENIED: u8 = 2;
 /// The connection was lost and not regained.
 pub(super) const LOST: u8 = 7;
 /// TLS failed.
@@ -250,16 +252,6 @@ fn condition(remote: &amqp::Remote) -> u8 {
     .into_iter()
     .find(|(condition, _)| remote.is(*condition))
     .map_or(REFUSED, |(_, code)| code)
-}
-
-fn is_tls(error: &std::io::Error) -> bool {
-    let own = error
-        .get_ref()
-        .is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>);
-    // HTTP/2 and QUIC have the words of TLS alone.
-    let words = ["received fatal alert", "cryptographic handshake failed"];
-    let text = error.to_string();
-    own || words.iter().any(|word| text.contains(word))
 }
 
 impl From<String> for Failure {

@@ -91,10 +91,17 @@ impl Args {
             Some(_) => configuration.log.format = LogFormat::Text,
             None => {}
         }
-        configuration.check().map_err(|problems| {
-            config::located(problems, self.source.config.as_deref(), std::env::vars())
-        })?;
+        configuration.check().map_err(|it| self.located(it))?;
         Ok(configuration)
+    }
+
+    /// Problems with their places. Listeners of the command line are in no file.
+    fn located(&self, problems: Vec<String>) -> config::ConfigError {
+        let (listed, rest) = (problems.into_iter())
+            .partition(|it| !self.listen.is_empty() && it.starts_with("listener "));
+        let rest = config::located(rest, self.source.config.as_deref(), std::env::vars());
+        let listed = Vec::into_iter(listed).map(|problem| format!("--listen: {problem}"));
+        config::ConfigError::Problems(listed.chain(rest).collect())
     }
 }
 
@@ -102,9 +109,7 @@ impl Args {
 pub(crate) fn run(args: &Args) -> ExitCode {
     let checked = args.configuration().and_then(|configuration| {
         // A file that the configuration names is a part of it.
-        Server::check(&configuration).map_err(|problems| {
-            config::located(problems, args.source.config.as_deref(), std::env::vars())
-        })?;
+        Server::check(&configuration).map_err(|it| args.located(it))?;
         Ok(configuration)
     });
     let configuration = match checked {

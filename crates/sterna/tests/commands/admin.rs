@@ -541,9 +541,16 @@ fn the_rules_in_force_are_listed_and_explained() {
         (rules.len(), &rules[0]["topics"][0]),
         (1, &"secret/#".into())
     );
-    let told = served.json(&["rules", "explain", "publish", "secret/a", "--by", "ann"]);
-    assert_eq!(told[0]["decision"], "refused");
-    assert_eq!(told[0]["reason"]["rule"], 1);
+    // As `sterna acl explain` ends.
+    let refused = ["rules", "explain", "publish", "secret/a", "--by", "ann"];
+    let told = served.run(&refused);
+    assert_eq!(code(&told), 2, "{}", stderr(&told));
+    assert!(stdout(&told).starts_with("refused: rule 1 "), "{told:?}");
+    let told = served.run(&[&refused[..], &["--json"]].concat());
+    assert_eq!(code(&told), 2, "{}", stderr(&told));
+    let told: Value = serde_json::from_str(stdout(&told)).unwrap();
+    assert_eq!(told["decision"], "refused");
+    assert_eq!(told["reason"]["rule"], 1);
     let told = served.json(&["rules", "explain", "subscribe", "open/#"]);
     assert_eq!(told[0]["reason"]["by"], "default");
     assert_eq!(told[0]["depends_on"], Value::Array(Vec::new()));

@@ -170,11 +170,11 @@ fn the_check_warns_of_roles_and_files_without_effect() {
     for (text, warning) in [
         (
             "authentication.password_file = 'users'\n",
-            "warning: authentication.password_file: users is empty, so no client can log in",
+            "warning: sterna.toml:1: authentication.password_file: users is empty, so no client can log in",
         ),
         (
             "admin.operators = ['bob']\n",
-            "warning: admin.operators: no client can show that it is `bob`",
+            "warning: sterna.toml:1: admin.operators: no client can show that it is `bob`",
         ),
     ] {
         fs::write(folder.path().join("sterna.toml"), text).unwrap();
@@ -354,4 +354,180 @@ fn manual_pages_make_their_folder() {
     let made = sterna().arg("man-pages").arg(&pages).output().unwrap();
     assert_eq!((code(&made), stderr(&made).as_str()), (0, ""));
     assert!(pages.join("sterna-serve.1").is_file());
+}
+
+/// Where there are several of a kind, each problem has the line of its own entry.
+#[test]
+fn a_problem_has_the_line_of_its_entry() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    fs::write(folder.path().join("c"), made.cert.pem()).unwrap();
+    fs::write(folder.path().join("k"), made.signing_key.serialize_pem()).unwrap();
+    let tls = "[tls]\ncertificate = 'c'\nkey = 'k'\n[[tls.additional]]\ncertificate = 'c'\nkey = 'k'\n\
+               [[tls.additional]]\n";
+    for (text, places) in [
+        (
+            "[[listener]]\nurl = 'mqtt://localhost:1'\n[[listener]]\nurl = 'mqtx://localhost:2'\n",
+            &["3: listener 2: "][..],
+        ),
+        (
+            "[[listener]]\nurl = 'mqtt://localhost:1'\n[[listener]]\nurl = 'mqtt://*:2'\n",
+            &["3: listener 2: ", "3: listener 2: "],
+        ),
+        (
+            "[[listener]]\nurl = 'mqtt://localhost:1'\n[[listener]]\nurl = 'quic://localhost:2'\n\
+             proxy_protocol = { from = ['127.0.0.1'] }\n[authentication]\n\
+             allow_anonymous_beyond_loopback = true\n[authorization]\ndefault_allow = false\n\
+             [tls]\nallow_development_certificate_beyond_loopback = true\n",
+            &["3: listener 2: "],
+        ),
+        (
+            "[[authorization.group]]\nname = 'a'\n[[authorization.group]]\n\
+             [[authorization.group]]\nname = 'a'\n[[authorization.group]]\nname = 'b'\nusers = ['*']\n",
+            &[
+                "3: authorization.group 2: ",
+                "4: authorization.group 3: ",
+                "6: authorization.group 4: ",
+            ],
+        ),
+        (
+            "[[authorization.rule]]\ntopics = ['a']\n[[authorization.rule]]\ntopics = ['b']\n\
+             effect = 'ask'\n",
+            &["3: authorization.rule 2: "],
+        ),
+        (
+            "[[amqp.queue]]\nname = 'a'\n[[amqp.queue]]\nname = 'a'\n[[amqp.queue]]\nname = 'b'\n\
+             filter = 'a/#/b'\n",
+            &["3: amqp.queue 2: ", "5: amqp.queue 3: "],
+        ),
+        (
+            "[[authentication.client_ids]]\npatterns = ['a']\n[[authentication.client_ids]]\n\
+             users = ['a']\n",
+            &["3: authentication.client_ids 2: "],
+        ),
+        (
+            &format!("{tls}certificate = 'c'\nkey = 'z'\n"),
+            &["7: tls.additional 2: key: there is no file z"],
+        ),
+        (
+            &format!("{tls}certificate = 'c'\nkey = 'c'\n"),
+            &["7: tls.additional 2: key: c: it has a certificate"],
+        ),
+        (
+            &format!("{tls}certificate = 'k'\nkey = 'k'\n"),
+            &["7: tls.additional 2: certificate: k: it has a private key"],
+        ),
+        (
+            "[tls]\ncertificate = 'c'\nkey = 'c'\n",
+            &["3: tls.key: c: it has a certificate"],
+        ),
+        (
+            "[tls]\ncertificate = 'c'\nkey = 'k'\nclient_ca = 'k'\n",
+            &["4: tls.client_ca: k: cannot use the client authority: it has a private key"],
+        ),
+        (
+            "[tls]\nclient_ca = 'c'\nclient_revocation_lists = ['k']\n",
+            &["3: tls.client_revocation_lists: k: there is no revocation list"],
+        ),
+    ] {
+        fs::write(folder.path().join("sterna.toml"), text).unwrap();
+        let checked = config(folder.path(), &["check", "sterna.toml"]);
+        let told = stderr(&checked);
+        assert_eq!(
+            (code(&checked), stdout(&checked)),
+            (2, ""),
+            "{text}\n{told}"
+        );
+        let lines: Vec<&str> = told.lines().collect();
+        assert_eq!(lines.len(), places.len(), "{text}\n{told}");
+        for (line, place) in lines.iter().zip(places) {
+            assert!(
+                line.starts_with(&format!("sterna.toml:{place}")),
+                "{text}\n{told}"
+            );
+        }
+    }
+}
+
+/// A listener of the command line has no line of the file.
+#[test]
+fn a_problem_of_the_command_line_has_no_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[[listener]]\nurl = 'mqtt://localhost:1'\n";
+    fs::write(folder.path().join("sterna.toml"), text).unwrap();
+    let served = sterna()
+        .current_dir(folder.path())
+        .args(["serve", "-c", "sterna.toml", "--listen", "mqtx://localhost"])
+        .output()
+        .unwrap();
+    let told = stderr(&served);
+    assert_eq!(code(&served), 2, "{told}");
+    assert!(
+        told.starts_with("sterna serve: --listen: listener 1: "),
+        "{told}"
+    );
+}
+
+/// Rules without effect are told with their lines, and others are not.
+#[test]
+fn the_check_warns_of_rules_without_effect() {
+    let folder = tempfile::tempdir().unwrap();
+    let rule = "[[authorization.rule]]\n";
+    let first = format!("{rule}topics = ['first']\n");
+    for (text, warning) in [
+        (
+            format!("{first}{rule}topics = ['home/%U/#']\n"),
+            "warning: sterna.toml:3: authorization.rule 2: `%U` in `home/%U/#` ",
+        ),
+        (
+            format!("{first}{rule}topics = ['home/${{username}}']\n"),
+            "warning: sterna.toml:3: authorization.rule 2: `${username}` in ",
+        ),
+        (
+            format!("{first}{rule}topics = ['$share/workers/jobs']\n"),
+            "warning: sterna.toml:3: authorization.rule 2: no subscription is judged by `$share/workers/jobs`",
+        ),
+        (
+            format!("{first}{rule}topics = ['jobs/*']\n"),
+            "warning: sterna.toml:3: authorization.rule 2: `*` in `jobs/*` ",
+        ),
+        (
+            format!("{first}{rule}topics = ['a']\nclients = ['*-%u']\n"),
+            "warning: sterna.toml:3: authorization.rule 2: `*-%u` in `clients` ",
+        ),
+        (
+            format!("{first}{rule}topics = ['first']\nusers = ['ann']\neffect = 'deny'\n"),
+            "warning: sterna.toml:3: authorization.rule 2: rule 1 decides all of it before, but for `delete`\n",
+        ),
+        (
+            format!("{first}{rule}topics = ['first']\nclients = ['c']\n"),
+            "warning: sterna.toml:3: authorization.rule 2: rule 1 decides all of it before\n",
+        ),
+        (
+            "[[authentication.client_ids]]\npatterns = ['a*']\n\
+             [[authentication.client_ids]]\npatterns = ['*-%u']\n"
+                .to_owned(),
+            "warning: sterna.toml:3: authentication.client_ids 2: `*-%u` ",
+        ),
+        (
+            format!("{rule}topics = ['a/%u/100%/%20/%dx', '+/%c/#']\n"),
+            "",
+        ),
+        (format!("{first}{rule}topics = ['first/#']\n"), ""),
+        (
+            "[[authentication.client_ids]]\npatterns = ['%u-*', 'x%u']\n".to_owned(),
+            "",
+        ),
+    ] {
+        fs::write(folder.path().join("sterna.toml"), &text).unwrap();
+        let checked = config(folder.path(), &["check", "-q", "sterna.toml"]);
+        let told = stderr(&checked);
+        assert_eq!(code(&checked), 0, "{text}\n{told}");
+        if warning.is_empty() {
+            assert_eq!(told, "", "{text}");
+        } else {
+            assert!(told.starts_with(warning), "{text}\n{told}");
+            assert_eq!(told.lines().count(), 1, "{text}\n{told}");
+        }
+    }
 }

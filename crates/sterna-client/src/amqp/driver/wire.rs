@@ -152,7 +152,7 @@ impl Wire {
 
     /// Whether the server hung up on a pipelined start, without a word.
     pub(super) fn is_unanswered(&self, end: &End) -> bool {
-        self.carrier.received_bytes == 0 && matches!(end, End::Failed(Error::Lost(_)))
+        self.carrier.received_bytes == 0 && end.may_be_of_haste()
     }
 
     /// Writes the last frames to a peer that broke the protocol, as far as it goes without waiting.

@@ -16,7 +16,7 @@ use crate::commands::exit::Failure;
 pub(super) enum Rules {
     /// List them, in order
     List,
-    /// Say whether a client may do something, and which rule decides
+    /// Say whether a client may do something, and which rule decides; exit code 2: it is refused
     Explain(Explain),
 }
 
@@ -139,7 +139,11 @@ pub(super) async fn act(admin: &Admin, action: &Rules) -> Result<Shown, Failure>
             }
             let answer = admin.get(&path).await?;
             let text = told(&answer);
-            Ok(Shown::Told(answer, text))
+            Ok(if answer["decision"] == "refused" {
+                Shown::Refused(answer, text)
+            } else {
+                Shown::Told(answer, text)
+            })
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use serde_json::Value;
 
-use super::super::exit::Failure;
+use super::super::exit::{self, Failure};
 use super::connection::Listed;
 use super::table::{self, Column};
 
@@ -16,6 +16,8 @@ pub(super) enum Shown {
     Done(String),
     /// An answer, and the same for people.
     Told(Value, String),
+    /// The same, of an action that is refused.
+    Refused(Value, String),
     /// Entries, whether there are more, and nodes that have not answered.
     List(&'static [Column], Listed),
 }
@@ -41,6 +43,10 @@ impl Shown {
             }
             Self::One(value) => write(&table::members(&value)),
             Self::Told(_, text) => write(&text),
+            Self::Refused(value, text) => {
+                Self::Told(value, text).print(as_json)?;
+                Err(Failure::new(exit::DENIED, ""))
+            }
             Self::List(columns, listed) => {
                 let Listed {
                     items,

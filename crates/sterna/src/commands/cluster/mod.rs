@@ -60,9 +60,11 @@ pub(crate) struct Args {
 enum Action {
     /// The nodes with the messages that wait for them, and the state of NATS. Problems are lines of their
     /// own; the exit status is 0 all the same
+    #[command(after_help = exit::HELP)]
     Status,
     /// Have NATS keep another number of copies of all streams of the cluster. A node with a higher `cluster.replicas` raises
     /// it again when it starts
+    #[command(after_help = exit::HELP)]
     Replicas {
         /// 1 to 5, and no more than there are servers of NATS
         #[arg(value_parser = clap::value_parser!(u8).range(1..=5))]

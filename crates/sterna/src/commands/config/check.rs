@@ -1,12 +1,14 @@
 //! `sterna config check`: says whether a configuration would be accepted.
 
+use std::borrow::Cow;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
-use sterna_server::{Server, config};
+use sterna_server::Server;
+use sterna_server::config::{self, ConfigError};
 
 use super::super::serve::Source;
 use super::super::{exit, output};
@@ -36,19 +38,18 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> ExitCode {
     let file = args.file.as_ref().or(args.source.config.as_ref());
     let file = file.map(PathBuf::as_path);
+    let located = |said| config::located(said, file, std::env::vars());
     let configuration = config::load(file, std::env::vars()).and_then(|c| {
-        c.check()
-            .map_err(|problems| config::located(problems, file, std::env::vars()))?;
-        Server::check(&c)
-            .map_err(|problems| config::located(problems, file, std::env::vars()))
-            .map(|()| c)
+        let checked = Server::check(&c);
+        checked.map_err(|problems| ConfigError::Problems(located(problems)))?;
+        Ok(c)
     });
     match configuration {
         Ok(mut configuration) => {
             if !args.quiet {
                 eprintln!("sterna config check: {}", verdict(file));
             }
-            for warning in Server::warnings(&configuration) {
+            for warning in located(Server::warnings(&configuration)) {
                 eprintln!("warning: {warning}");
             }
             if !args.quiet {
@@ -97,7 +98,7 @@ pub(in super::super) fn unread() -> &'static str {
 
 /// The files that were read, a line of comment for each: setting, path, mode.
 fn files(configuration: &config::Config) -> String {
-    let line = |(setting, path): (&str, &Path)| {
+    let line = |(setting, path): (Cow<'_, str>, &Path)| {
         let mode = fs::metadata(path).map_or(0, |it| it.permissions().mode() & 0o7777);
         format!("# {setting}: {}, mode {mode:04o}\n", path.display())
     };

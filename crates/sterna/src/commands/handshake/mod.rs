@@ -33,7 +33,7 @@ const TICKET_PAUSE: Duration = Duration::from_millis(100);
 
 /// Measure what it takes to connect and to publish a first message.
 #[derive(clap::Args, Debug)]
-#[command(disable_help_flag = true, after_help = HELP)]
+#[command(disable_help_flag = true, after_help = format!("{HELP}\n\n{}", exit::HELP))]
 pub(crate) struct Args {
     #[command(flatten)]
     connection: Connection,
