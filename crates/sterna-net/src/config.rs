@@ -118,6 +118,9 @@ pub struct ShardConfig {
     /// Bytes read from all byte streams in one turn. Where many have something to say, less is read from each, but at least
     /// 4 KiB. So the wait for its turn grows little with the number of others.
     pub streams_bytes_per_turn: usize,
+    /// Time in one turn after which the byte streams that are left wait for the next one, in milliseconds; at least one is read.
+    /// Then the streams of each address have their turns: those of one do not wait for all of another.
+    pub reading_ms_per_turn: u64,
     /// Bytes written to one connection in one turn, above which the rest waits for the next turn.
     pub write_bytes_per_turn: usize,
     /// Unsent bytes above which a connection counts as blocked.
@@ -157,7 +160,7 @@ impl Default for ShardConfig {
             connections_per_address: usize::MAX,
             half_open: 4_096,
             half_open_per_address: 256,
-            accepts_per_turn: 64,
+            accepts_per_turn: 256,
             handshakes_per_turn: 16,
             backlog: 4_096,
             handshake_timeout_ms: 30_000,
@@ -168,6 +171,7 @@ impl Default for ShardConfig {
             paused_timeout_ms: 10_000,
             read_bytes_per_turn: 64 * 1024,
             streams_bytes_per_turn: 4 * 1024 * 1024,
+            reading_ms_per_turn: 10,
             write_bytes_per_turn: 1024 * 1024,
             high_watermark_bytes: 256 * 1024,
             low_watermark_bytes: 64 * 1024,

@@ -10,9 +10,9 @@ use crate::counters::RefusedConnection;
 
 /// The unit that counts as one address, in few bytes: an IPv4 address, or a /64 of IPv6, which one
 /// host has.
-type Network = u64;
+pub(crate) type Host = u64;
 
-fn network(peer: IpAddr) -> Network {
+pub(crate) fn host_of(peer: IpAddr) -> Host {
     /// Multicast (RFC 4291, section 2.7): no peer is there.
     const OF_IPV4: u64 = 0xFFFF_FFFF << 32;
     match peer.to_canonical() {
@@ -41,14 +41,14 @@ struct OfListener {
 struct Addresses {
     most: usize,
     /// Peers choose the keys, so the map must not become slow by chosen keys.
-    counts: Mutex<HashMap<Network, usize>>,
+    counts: Mutex<HashMap<Host, usize>>,
 }
 
 /// The place of one connection, given back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     listener: Arc<OfListener>,
-    network: Network,
+    host: Host,
 }
 
 impl Peers {
@@ -76,7 +76,7 @@ impl Peers {
     /// # Errors
     /// The address, or the listener, has as many as it may.
     pub(crate) fn enter(&self, peer: IpAddr, listener: u16) -> Result<Place, RefusedConnection> {
-        let network = network(peer);
+        let host = host_of(peer);
         let at = usize::from(listener).min(self.listeners.len() - 1);
         let listener = &self.listeners[at];
         let mut counts = listener.addresses.counts();
@@ -84,7 +84,7 @@ impl Peers {
         if listener.count.load(Ordering::Relaxed) >= listener.most {
             return Err(RefusedConnection::ConnectionsPerListener);
         }
-        let count = counts.entry(network).or_default();
+        let count = counts.entry(host).or_default();
         if *count >= listener.addresses.most {
             return Err(RefusedConnection::ConnectionsPerAddress);
         }
@@ -93,13 +93,13 @@ impl Peers {
         drop(counts);
         Ok(Place {
             listener: Arc::clone(listener),
-            network,
+            host,
         })
     }
 }
 
 impl Addresses {
-    fn counts(&self) -> MutexGuard<'_, HashMap<Network, usize>> {
+    fn counts(&self) -> MutexGuard<'_, HashMap<Host, usize>> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -108,10 +108,10 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut counts = self.listener.addresses.counts();
         self.listener.count.fetch_sub(1, Ordering::Relaxed);
-        if let Some(count) = counts.get_mut(&self.network) {
+        if let Some(count) = counts.get_mut(&self.host) {
             *count -= 1;
             if *count == 0 {
-                counts.remove(&self.network);
+                counts.remove(&self.host);
                 if counts.is_empty() {
                     counts.shrink_to(64);
                 }

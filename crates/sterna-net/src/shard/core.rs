@@ -1,6 +1,6 @@
 //! The shard as its handler sees it: connections and the calls that queue something on them.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::config::ShardConfig;
 use crate::contain::contain;
 use crate::counters::{RefusedConnection, ShardCounters};
 use crate::outbox::Pool;
-use crate::peers::Peers;
+use crate::peers::{Host, Peers, host_of};
 use crate::table::Table;
 use crate::udp::{self, UdpListener};
 use crate::websocket;
@@ -137,6 +137,27 @@ impl Core {
             connection.queued = true;
             self.ready.push(id);
         }
+    }
+
+    /// Orders the list of those to attend to, so that the first of each address comes first, then the second of each, and so
+    /// on. Those of one address stay in their order.
+    pub(super) fn take_turns_by_address(&mut self) {
+        let mut rounds: HashMap<Host, u32> = HashMap::new();
+        let mut ordered: Vec<(u32, ConnectionId)> = (self.ready.iter())
+            .map(|&id| {
+                let Some(connection) = self.connections.get(id) else {
+                    return (0, id);
+                };
+                let round = rounds
+                    .entry(host_of(connection.info.peer.ip()))
+                    .or_default();
+                *round += 1;
+                (*round, id)
+            })
+            .collect();
+        ordered.sort_by_key(|(round, _)| *round);
+        self.ready.clear();
+        self.ready.extend(ordered.into_iter().map(|(_, id)| id));
     }
 
     /// Puts a connection on the list of those to write to.

@@ -24,17 +24,18 @@ impl<H: Handler> Shard<H> {
         if !connection.wants_input() {
             return;
         }
-        if connection.phase == Phase::Handshake {
+        let phase = connection.phase;
+        if self.has_read_for_long() {
+            return self.hold_back(id);
+        }
+        if phase == Phase::Handshake {
             if self.handshakes_left == 0 {
-                self.core.enqueue(id);
-                return;
+                return self.hold_back(id);
             }
             self.handshakes_left -= 1;
-        } else if connection.phase == Phase::Open && !self.handler.takes_input(&mut self.core) {
-            self.first_held_back.get_or_insert(self.core.ready.len());
-            self.core.enqueue(id);
+        } else if phase == Phase::Open && !self.handler.takes_input(&mut self.core) {
             self.is_held_back = true;
-            return;
+            return self.hold_back(id);
         }
         let Some(connection) = self.core.connections.get_mut(id) else {
             return;

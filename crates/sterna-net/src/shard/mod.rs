@@ -73,8 +73,13 @@ pub(crate) struct Shard<H: Handler> {
     has_read: bool,
     /// Whether something was not read in this turn, for the handler takes nothing now.
     is_held_back: bool,
-    /// Where the first connection is in the list of the next turn that was not read in this one for that reason.
+    /// Where the first connection is in the list of the next turn that was not read in this one for that reason, or for want
+    /// of time, or of handshakes.
     first_held_back: Option<usize>,
+    /// Whether there was one in the last turn.
+    is_crowded: bool,
+    /// The time at which no more byte streams are read in this turn; none before the first of them is.
+    reads_until: Option<Instant>,
     /// Whether datagrams were not read in the last turn for that reason.
     are_datagrams_held_back: bool,
     /// Whether QUIC has events for the next turn.
@@ -125,6 +130,8 @@ impl<H: Handler> Shard<H> {
             has_read: false,
             is_held_back: false,
             first_held_back: None,
+            is_crowded: false,
+            reads_until: None,
             are_datagrams_held_back: false,
             has_quic_events: false,
             held_turns: 0,
@@ -236,11 +243,33 @@ impl<H: Handler> Shard<H> {
         let share = config.streams_bytes_per_turn / self.core.ready.len().max(1);
         let least = LEAST_READ_BYTES.min(config.read_bytes_per_turn);
         self.read_bytes = share.clamp(least, config.read_bytes_per_turn);
+        if self.is_crowded {
+            self.core.take_turns_by_address();
+        }
+        self.reads_until = None;
         self.work_through(|core| &mut core.ready, Self::attend);
+        let first_held_back = self.first_held_back.take();
+        self.is_crowded = first_held_back.is_some();
         // Those that had no turn now are the first in the next one.
-        if let Some(first) = self.first_held_back.take() {
+        if let Some(first) = first_held_back {
             self.core.ready.rotate_left(first);
         }
+    }
+
+    /// Has a connection wait for the next turn.
+    fn hold_back(&mut self, id: ConnectionId) {
+        self.first_held_back.get_or_insert(self.core.ready.len());
+        self.core.enqueue(id);
+    }
+
+    /// Whether byte streams were read in this turn for as long as they may.
+    fn has_read_for_long(&mut self) -> bool {
+        if let Some(until) = self.reads_until {
+            return Instant::now() >= until;
+        }
+        let most = Duration::from_millis(self.core.config.reading_ms_per_turn);
+        self.reads_until = Some(Instant::now() + most);
+        false
     }
 
     /// Lets other threads see the figures of this turn.

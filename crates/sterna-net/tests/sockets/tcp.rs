@@ -743,6 +743,75 @@ fn floods_leave_turns(streams_bytes_per_turn: usize, most_each_bytes: usize) {
     }
 }
 
+/// A client at another address than those that flood waits for one of them, not for all.
+#[test]
+fn each_address_has_its_turn() {
+    const FLOODS: usize = 8;
+    let mut setup = setup();
+    // One read in each turn.
+    setup.config.reading_ms_per_turn = 0;
+    setup.manner = Manner::Drop;
+    let read_bytes = setup.config.read_bytes_per_turn;
+    let server = setup.start();
+    let floods: Vec<_> = (0..FLOODS)
+        .map(|_| {
+            let mut flood = connect(server.address());
+            std::thread::spawn(move || {
+                let bytes = [b'f'; 1 << 16];
+                while flood.write_all(&bytes).is_ok() {}
+            })
+        })
+        .collect();
+    let own = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    own.bind(&"127.0.0.2:0".parse::<SocketAddr>().unwrap().into())
+        .unwrap();
+    own.connect(&server.address().into()).unwrap();
+    let mut client = TcpStream::from(own);
+    client.write_all(b"I am here").unwrap();
+    let me = server.log.wait("the client", |seen| match seen {
+        Seen::Received(id, _, 9) => Some(*id),
+        _ => None,
+    });
+    let mut flooding = std::collections::HashSet::new();
+    server.log.wait("bytes of all floods", |seen| {
+        if let Seen::Received(id, ..) = seen {
+            flooding.insert(*id);
+        }
+        (flooding.len() > FLOODS).then_some(())
+    });
+    for _ in 0..20 {
+        // All of them have more to say than is read of them in a turn.
+        let (is_busy, busy) = std::sync::mpsc::channel();
+        let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+        let log = Arc::clone(&server.log);
+        server.mailboxes[0].post(Letter::Run(Box::new(move |_, _| {
+            log.forget();
+            is_busy.send(()).unwrap();
+            goes_on.recv().unwrap();
+        })));
+        busy.recv_timeout(PATIENCE).unwrap();
+        client.write_all(&[7; 64]).unwrap();
+        go_on.send(()).unwrap();
+        server.log.wait("the client's bytes", |seen| {
+            matches!(seen, Seen::Received(id, _, 64) if *id == me).then_some(())
+        });
+        let (mut before, mut is_served) = (0, false);
+        server.log.count(|_, seen| {
+            if let Seen::Received(id, _, bytes) = seen {
+                is_served |= *id == me;
+                before += if is_served { 0 } else { *bytes };
+            }
+            false
+        });
+        // One may have been under way, and the first turn may not know of the client yet.
+        assert!(before <= 3 * read_bytes, "{before} bytes of others first");
+    }
+    server.stop();
+    for flood in floods {
+        flood.join().unwrap();
+    }
+}
+
 #[test]
 fn limits_and_the_gate_turn_newcomers_away() {
     let mut setup = setup();
