@@ -29,6 +29,8 @@ pub(super) struct Shortage {
     is_relieved: bool,
     /// Bytes that clients and queues held at the last round, by principals that have entered for it.
     weighed: Vec<(Principal, u64)>,
+    /// The most bytes that a principal has held since memory became short.
+    heaviest_bytes: u64,
     /// Bytes that clients were ended for, and when: the system has them back a little later.
     shed: (u64, u64),
 }
@@ -39,6 +41,8 @@ const SIP_INTERVAL_MS: u64 = 250;
 const ROUND_INTERVAL_MS: u64 = 4 * SIP_INTERVAL_MS;
 /// Time after which memory of clients that were ended is to be back, in milliseconds.
 const BACK_MS: u64 = 2 * ROUND_INTERVAL_MS;
+/// Less than this part of what the heaviest principal has held is little.
+const LITTLE: u64 = 16;
 /// Connections and sessions that are ended at once at most.
 const MOST_ENDED: usize = 4_096;
 
@@ -69,6 +73,9 @@ impl Shard {
             let over_ms = net.now_ms().saturating_sub(self.shortage.since_ms);
             self.shortage.earlier_ms = self.shortage.earlier_ms.saturating_sub(over_ms);
             self.shortage.since_ms = net.now_ms();
+            if self.shortage.earlier_ms == 0 {
+                self.shortage.heaviest_bytes = 0;
+            }
         } else if stage == Stage::Normal {
             self.shortage.earlier_ms = self.short_ms(net.now_ms()).min(self.memory.patience_ms());
             self.shortage.since_ms = net.now_ms();
@@ -210,7 +217,16 @@ impl Shard {
         let (shed_bytes, shed_ms) = self.shortage.shed;
         let is_back = now_ms.saturating_sub(shed_ms) >= BACK_MS;
         let back_bytes = if is_back { 0 } else { shed_bytes };
-        let ranked = self.memory.principals().ranked();
+        let mut ranked = self.memory.principals().ranked();
+        let heaviest_bytes = ranked.first().map_or(0, |(bytes, _)| *bytes);
+        self.shortage.heaviest_bytes = self.shortage.heaviest_bytes.max(heaviest_bytes);
+        // What was given back may be with the process still. Others with little are not why memory is short.
+        let least_bytes = self.shortage.heaviest_bytes / LITTLE;
+        let little = ranked.partition_point(|(bytes, _)| *bytes >= least_bytes);
+        let little_bytes: u64 = ranked[little..].iter().map(|(bytes, _)| bytes).sum();
+        if !self.memory.is_worth_ending(little_bytes) {
+            ranked.truncate(little);
+        }
         let (giving, part_bytes) = part(ranked, &self.shortage.weighed, shards, excess_bytes);
         // Nobody's connection ends for what others have left.
         let left_bytes = (excess_bytes / shards).saturating_sub(back_bytes);

@@ -182,6 +182,28 @@ fn sessions_that_are_away_count_and_the_heaviest_end_last() {
     assert_eq!(told[0], "CONNACK Success present");
 }
 
+/// The system has it back later. Until then others are not why memory is short, however little is left in the account.
+#[test]
+fn nobody_ends_for_what_others_have_given_back() {
+    let mut broker = Broker::with(&config(), 1);
+    broker.come_from(ATTACKER);
+    let heavy = broker.client(V5, "heavy");
+    broker.send(heavy, &partial_publish());
+    broker.come_from(HONEST);
+    let honest = broker.client(V5, "honest");
+    broker.send(honest, &partial_publish()[..50_000]);
+    resident(&mut broker, 91, Stage::Drop);
+    assert!(broker.is_closed(heavy));
+    broker.advance(60_000);
+    assert!(!broker.is_closed(honest));
+    // Later it is the heaviest that there was.
+    resident(&mut broker, 10, Stage::Normal);
+    broker.advance(600_000);
+    resident(&mut broker, 91, Stage::Drop);
+    broker.advance(10_000);
+    assert!(broker.is_closed(honest));
+}
+
 /// Without a store, what waits for sessions that are away has nowhere else to go.
 #[test]
 fn sessions_whose_messages_cannot_leave_memory_end_last() {
