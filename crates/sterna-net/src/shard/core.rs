@@ -139,25 +139,23 @@ impl Core {
         }
     }
 
-    /// Orders the list of those to attend to, so that the first of each address comes first, then the second of each, and so
-    /// on. Those of one address stay in their order.
-    pub(super) fn take_turns_by_address(&mut self) {
+    /// A list ordered so that the first connection of each address comes first, then the second of each, and so on. Those of
+    /// one address stay in their order.
+    pub(super) fn by_turns_of_addresses(&self, list: Vec<ConnectionId>) -> Vec<ConnectionId> {
         let mut rounds: HashMap<Host, u32> = HashMap::new();
-        let mut ordered: Vec<(u32, ConnectionId)> = (self.ready.iter())
-            .map(|&id| {
-                let Some(connection) = self.connections.get(id) else {
-                    return (0, id);
-                };
+        let with_round = |id| {
+            let round = self.connections.get(id).map_or(0, |connection| {
                 let round = rounds
                     .entry(host_of(connection.info.peer.ip()))
                     .or_default();
                 *round += 1;
-                (*round, id)
-            })
-            .collect();
+                *round
+            });
+            (round, id)
+        };
+        let mut ordered: Vec<(u32, ConnectionId)> = list.into_iter().map(with_round).collect();
         ordered.sort_by_key(|(round, _)| *round);
-        self.ready.clear();
-        self.ready.extend(ordered.into_iter().map(|(_, id)| id));
+        ordered.into_iter().map(|(_, id)| id).collect()
     }
 
     /// Puts a connection on the list of those to write to.

@@ -25,7 +25,7 @@ impl<H: Handler> Shard<H> {
             return;
         }
         let phase = connection.phase;
-        if self.has_read_for_long() {
+        if (self.reading).is_over(self.core.config.reading_ms_per_turn) {
             return self.hold_back(id);
         }
         if phase == Phase::Handshake {

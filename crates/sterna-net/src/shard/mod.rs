@@ -12,6 +12,7 @@ mod core;
 mod deadlines;
 mod input;
 mod quic;
+mod shift;
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use mio::{Events, Poll};
 use self::accept::Acceptors;
 use self::connection::{CipherScratch, Connection, Hangup, PeerSide, Phase};
 use self::core::Core;
+use self::shift::Shift;
 use crate::bind::BoundShard;
 use crate::mailbox::Mailbox;
 use crate::tls::PARTIAL_ROOM;
@@ -73,13 +75,10 @@ pub(crate) struct Shard<H: Handler> {
     has_read: bool,
     /// Whether something was not read in this turn, for the handler takes nothing now.
     is_held_back: bool,
-    /// Where the first connection is in the list of the next turn that was not read in this one for that reason, or for want
-    /// of time, or of handshakes.
-    first_held_back: Option<usize>,
-    /// Whether there was one in the last turn.
-    is_crowded: bool,
-    /// The time at which no more byte streams are read in this turn; none before the first of them is.
-    reads_until: Option<Instant>,
+    /// Which byte streams are read in this turn: others wait for that reason, or for want of time, or of handshakes.
+    reading: Shift,
+    /// Which are written to.
+    writing: Shift,
     /// Whether datagrams were not read in the last turn for that reason.
     are_datagrams_held_back: bool,
     /// Whether QUIC has events for the next turn.
@@ -129,9 +128,8 @@ impl<H: Handler> Shard<H> {
             read_bytes: 0,
             has_read: false,
             is_held_back: false,
-            first_held_back: None,
-            is_crowded: false,
-            reads_until: None,
+            reading: Shift::default(),
+            writing: Shift::default(),
             are_datagrams_held_back: false,
             has_quic_events: false,
             held_turns: 0,
@@ -243,33 +241,38 @@ impl<H: Handler> Shard<H> {
         let share = config.streams_bytes_per_turn / self.core.ready.len().max(1);
         let least = LEAST_READ_BYTES.min(config.read_bytes_per_turn);
         self.read_bytes = share.clamp(least, config.read_bytes_per_turn);
-        if self.is_crowded {
-            self.core.take_turns_by_address();
+        if self.reading.begin() {
+            let ready = std::mem::take(&mut self.core.ready);
+            self.core.ready = self.core.by_turns_of_addresses(ready);
         }
-        self.reads_until = None;
         self.work_through(|core| &mut core.ready, Self::attend);
-        let first_held_back = self.first_held_back.take();
-        self.is_crowded = first_held_back.is_some();
-        // Those that had no turn now are the first in the next one.
-        if let Some(first) = first_held_back {
-            self.core.ready.rotate_left(first);
-        }
+        self.reading.end(&mut self.core.ready);
     }
 
-    /// Has a connection wait for the next turn.
+    /// Has a connection wait for the next turn, to be read then.
     fn hold_back(&mut self, id: ConnectionId) {
-        self.first_held_back.get_or_insert(self.core.ready.len());
+        self.reading.hold_back(&self.core.ready);
         self.core.enqueue(id);
     }
 
-    /// Whether byte streams were read in this turn for as long as they may.
-    fn has_read_for_long(&mut self) -> bool {
-        if let Some(until) = self.reads_until {
-            return Instant::now() >= until;
+    /// Writes what is queued, for as long as a turn may.
+    fn write_streams(&mut self) {
+        if self.writing.begin() {
+            let dirty = std::mem::take(&mut self.core.dirty);
+            self.core.dirty = self.core.by_turns_of_addresses(dirty);
         }
-        let most = Duration::from_millis(self.core.config.reading_ms_per_turn);
-        self.reads_until = Some(Instant::now() + most);
-        false
+        self.work_through(
+            |core| &mut core.dirty,
+            |shard, id| {
+                if shard.writing.is_over(shard.core.config.writing_ms_per_turn) {
+                    shard.writing.hold_back(&shard.core.dirty);
+                    shard.core.dirty.push(id);
+                } else {
+                    shard.core.flush(id, &mut shard.scratch.cipher);
+                }
+            },
+        );
+        self.writing.end(&mut self.core.dirty);
     }
 
     /// Lets other threads see the figures of this turn.
@@ -328,7 +331,7 @@ impl<H: Handler> Shard<H> {
         let unblocked = connection.blocked && (event.is_writable() || event.is_write_closed());
         if unblocked {
             connection.blocked = false;
-            self.core.flush(id, &mut self.scratch.cipher);
+            self.core.mark_dirty(id);
         }
         if self
             .core
@@ -393,11 +396,21 @@ impl<H: Handler> Shard<H> {
         }
     }
 
-    fn flush(&mut self) {
+    /// Writes what is queued, as far as that goes without waiting.
+    fn flush_all(&mut self) {
         self.work_through(
             |core| &mut core.dirty,
             |shard, id| shard.core.flush(id, &mut shard.scratch.cipher),
         );
+        self.transmit();
+    }
+
+    fn flush(&mut self) {
+        self.write_streams();
+        self.transmit();
+    }
+
+    fn transmit(&mut self) {
         for (index, udp) in self.core.udp.iter_mut().enumerate() {
             udp.transmit(self.core.now, &mut self.scratch.udp);
             udp.watch(self.poll.registry(), tokens::udp(index));
@@ -418,7 +431,7 @@ impl<H: Handler> Shard<H> {
         for udp in &mut self.core.udp {
             udp.driver.shutdown(now, SHUTDOWN_CODE);
         }
-        self.flush();
+        self.flush_all();
         for id in self.core.connections.ids() {
             self.core.end(id, CloseReason::Shutdown);
         }
@@ -429,6 +442,6 @@ impl<H: Handler> Shard<H> {
         while self.has_quic_events {
             self.drain_quic();
         }
-        self.flush();
+        self.flush_all();
     }
 }
