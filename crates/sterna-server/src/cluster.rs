@@ -144,7 +144,7 @@ impl Cluster {
         }
     }
 
-    /// Tells other nodes that this one leaves, and ends the engine. What still waits for NATS has up to `within` to get there.
+    /// Tells other nodes that this one leaves, and ends the engine. All that still waits for NATS has up to `within` to get there.
     pub(crate) fn stop(&self, within: Duration) {
         let running = (self.running.lock())
             .unwrap_or_else(PoisonError::into_inner)

@@ -420,7 +420,7 @@ impl Running {
         self.inbound.post(FromShard::Drain);
     }
 
-    /// Tells other nodes that this one leaves, and ends the thread. What still waits for NATS has up to `within` to get
+    /// Tells other nodes that this one leaves, and ends the thread. All that still waits for NATS has up to `within` to get
     /// there, and the goodbye [`GOODBYE`] more. Messages that wait then are lost, and their publishers get no
     /// acknowledgement.
     pub fn stop(self, within: Duration) {

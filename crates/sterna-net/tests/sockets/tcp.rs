@@ -757,7 +757,7 @@ fn each_address_has_its_turn() {
         .map(|_| {
             let mut flood = connect(server.address());
             std::thread::spawn(move || {
-                let bytes = [b'f'; 1 << 16];
+                let bytes = vec![b'f'; 1 << 16];
                 while flood.write_all(&bytes).is_ok() {}
             })
         })

@@ -6,7 +6,7 @@ use sterna_topic::{begins_wild, covers, is_reserved, split};
 use super::is_about;
 use crate::config::{ActionName, Config, Effect, Rule};
 
-/// What stands for names in the topics of a rule.
+/// The text that stands for names in the topics of a rule.
 const MARKS: [&str; 2] = ["%u", "%c"];
 
 const ACTIONS: [ActionName; 3] = [

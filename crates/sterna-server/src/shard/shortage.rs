@@ -220,7 +220,7 @@ impl Shard {
         let mut ranked = self.memory.principals().ranked();
         let heaviest_bytes = ranked.first().map_or(0, |(bytes, _)| *bytes);
         self.shortage.heaviest_bytes = self.shortage.heaviest_bytes.max(heaviest_bytes);
-        // What was given back may be with the process still. Others with little are not why memory is short.
+        // Memory that was given back may be with the process still. Others with little are not why memory is short.
         let least_bytes = self.shortage.heaviest_bytes / LITTLE;
         let little = ranked.partition_point(|(bytes, _)| *bytes >= least_bytes);
         let little_bytes: u64 = ranked[little..].iter().map(|(bytes, _)| bytes).sum();
