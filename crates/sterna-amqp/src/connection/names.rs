@@ -69,7 +69,7 @@ mod tests {
         };
         let mut server = Connection::server(&options, &Limits::default(), 0);
         read(&mut server, b"AMQP\0\x01\0\0");
-        send(&mut server, 0, Performative::Open(Open::new("client")));
+        send(&mut server, 0, &Performative::Open(Open::new("client")));
         let opened = server.open(&Open::new("server"), &mut BytesMut::new());
         opened.expect("an open is awaited");
         server
@@ -93,7 +93,7 @@ mod tests {
         is_stolen
     }
 
-    fn send(server: &mut Connection, channel: u16, performative: Performative<'_>) -> bool {
+    fn send(server: &mut Connection, channel: u16, performative: &Performative<'_>) -> bool {
         let mut out = BytesMut::new();
         frame::encode(&mut out, TYPE_AMQP, channel, |out| performative.encode(out));
         read(server, &out)
@@ -110,7 +110,7 @@ mod tests {
             desired_capabilities: Multiple::None,
             properties: None,
         };
-        send(server, channel, Performative::Begin(begin));
+        send(server, channel, &Performative::Begin(begin));
     }
 
     fn attach(server: &mut Connection, channel: u16, handle: u32, name: &str, role: Role) -> bool {
@@ -120,7 +120,7 @@ mod tests {
             initial_delivery_count: Some(0),
             ..options.attach(&link, 0)
         };
-        send(server, channel, Performative::Attach(attach))
+        send(server, channel, &Performative::Attach(attach))
     }
 
     fn detach(server: &mut Connection, channel: u16, handle: u32) {
@@ -130,7 +130,7 @@ mod tests {
             closed,
             error: None,
         };
-        send(server, channel, Performative::Detach(detach));
+        send(server, channel, &Performative::Detach(detach));
     }
 
     /// The peer's links that have not ended are found, and the others are not kept.
@@ -166,7 +166,11 @@ mod tests {
             let pick = |shift: u32, of: u32| (random >> shift) % of;
             let (channel, handle) = (pick(8, SESSIONS.into()) as u16, pick(12, HANDLES));
             if pick(24, 20) == 0 {
-                send(&mut server, channel, Performative::End(End { error: None }));
+                send(
+                    &mut server,
+                    channel,
+                    &Performative::End(End { error: None }),
+                );
                 begin(&mut server, channel);
                 attached.retain(|(of, _)| *of != channel);
             } else if attached.remove(&(channel, handle)) {
