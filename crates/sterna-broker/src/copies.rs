@@ -5,13 +5,13 @@
 //! The others wait for a turn of their own, each behind those that came before it.
 //!
 //! One copy is one delivery. Each KiB of the body counts as one more, and so do some places of the filters' tree that were
-//! looked at. A change of a route counts as some: a client may subscribe and unsubscribe without end. Retained messages that
-//! a subscription asks for count, too.
+//! looked at. A change of a route counts as some: a client may subscribe and unsubscribe without end. So does the end of a
+//! session's connection. Retained messages that a subscription asks for count, too.
 
 /// Parts of a copy, in which it is counted.
 const PARTS: u64 = 16;
 
-/// Copies that a change of a route counts as.
+/// Copies that a change of a route counts as, and the end of a session's connection.
 pub(crate) const ROUTE_COPIES: usize = 8;
 
 /// Copies of a message that never waits. The work for it is about that of reading it.

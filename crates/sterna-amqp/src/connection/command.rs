@@ -87,7 +87,7 @@ impl Connection {
         frame::encode(out.buffer(session.lane), TYPE_AMQP, id.0, |out| {
             Performative::End(End { error }).encode(out);
         });
-        session.surface_links(context.events);
+        session.surface_links(context.names, context.events);
         session.state = SessionState::EndSent {
             frames: 0,
             surfaced: false,

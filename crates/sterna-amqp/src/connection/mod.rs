@@ -9,6 +9,7 @@ mod command;
 mod event;
 mod events;
 mod handshake;
+mod names;
 mod receive;
 mod timer;
 
@@ -18,6 +19,7 @@ use rustc_hash::FxHashMap;
 pub use event::{Delivery, ErrorBuf, Event, Payload};
 pub(crate) use events::{Events, Told};
 pub use handshake::{ClientOptions, ServerOptions};
+pub(crate) use names::Names;
 
 use crate::frame::{self, TYPE_AMQP};
 use crate::performatives::{Close, Error, Open, Performative};
@@ -119,6 +121,7 @@ pub(crate) struct Context<'c> {
     pub(crate) peer_frame_bytes: usize,
     /// Events of the present step.
     pub(crate) events: &'c mut Events,
+    pub(crate) names: &'c mut Names,
     /// Set when something is written.
     pub(crate) wrote: &'c mut bool,
 }
@@ -148,6 +151,7 @@ pub struct Connection {
     sessions: Vec<Option<Box<AmqpSession>>>,
     /// From the peer's channels to own ones.
     channels: FxHashMap<u16, SessionId>,
+    names: Names,
     events: Events,
     started_ms: u64,
     /// The latest time that was passed in.
@@ -184,6 +188,7 @@ impl Connection {
             open_frame: None,
             sessions: Vec::new(),
             channels: FxHashMap::default(),
+            names: Names::default(),
             events: Events::default(),
             started_ms: now_ms,
             now_ms,
@@ -255,6 +260,7 @@ impl Connection {
             limits: &self.limits,
             peer_frame_bytes: self.peer.max_frame_bytes as usize,
             events: &mut self.events,
+            names: &mut self.names,
             wrote: &mut self.wrote,
         };
         match self.sessions.get_mut(usize::from(id.0)) {
@@ -320,8 +326,9 @@ impl Connection {
     fn drop_sessions(&mut self) {
         let mut sessions = std::mem::take(&mut self.sessions);
         self.channels.clear();
+        self.names = Names::default();
         for session in sessions.iter_mut().flatten() {
-            session.surface_end(None, &mut self.events);
+            session.surface_end(None, &mut self.names, &mut self.events);
         }
     }
 
@@ -381,7 +388,7 @@ impl Connection {
             if let Some(session) = slot
                 && session.lane == lane
             {
-                session.surface_end(None, &mut self.events);
+                session.surface_end(None, &mut self.names, &mut self.events);
                 if let Some(remote) = session.remote_channel {
                     self.channels.remove(&remote);
                 }

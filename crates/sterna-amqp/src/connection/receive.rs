@@ -103,7 +103,7 @@ impl Connection {
                 frame::encode(out, TYPE_AMQP, id.0, |out| {
                     Performative::End(End { error: Some(error) }).encode(out);
                 });
-                session.surface_end(Some(kept), &mut self.events);
+                session.surface_end(Some(kept), &mut self.names, &mut self.events);
                 session.state = SessionState::EndSent {
                     frames: 0,
                     surfaced: true,
@@ -175,6 +175,7 @@ impl Connection {
             limits: &self.limits,
             peer_frame_bytes: self.peer.max_frame_bytes as usize,
             events: &mut self.events,
+            names: &mut self.names,
             wrote: &mut self.wrote,
         };
         let out = out.buffer(session.lane);
@@ -186,7 +187,7 @@ impl Connection {
                 });
                 *context.wrote = true;
             }
-            session.surface_end(error, context.events);
+            session.surface_end(error, context.names, context.events);
             self.sessions[usize::from(id.0)] = None;
             self.channels.remove(&channel);
             return Ok(None);
@@ -304,22 +305,28 @@ impl Connection {
     /// (section 2.6.1).
     fn steal(&mut self, by: SessionId, attach: &Attach<'_>, out: &mut impl LaneWriter) {
         let own_role: Role = attach.role.other();
-        for slot in &mut self.sessions {
-            let Some(session) = slot else { continue };
-            if !session.is_live() {
-                continue;
-            }
-            let Some(handle) = session.attached_link(attach.name, own_role) else {
-                continue;
-            };
-            if session.id == by && session.uses_remote_handle(attach.handle) {
-                // That is another error, which is found in a moment.
-                continue;
-            }
-            let error = DecodeError::new(Condition::STOLEN, "link was attached elsewhere");
-            let out = out.buffer(session.lane);
-            session.fail_link(handle, error.into(), out, &mut self.events);
-            self.wrote = true;
+        let Some(LinkId {
+            session: from,
+            handle,
+        }) = self.names.find(attach.name, own_role)
+        else {
+            return;
+        };
+        let Some(Some(session)) = self.sessions.get_mut(usize::from(from.0)) else {
+            return;
+        };
+        let is_live = session.is_live();
+        let Some(link) = session.link(handle).ok().filter(|_| is_live) else {
+            return;
+        };
+        debug_assert_eq!(*link.name, *attach.name, "a name is its link's");
+        if from == by && session.uses_remote_handle(attach.handle) {
+            // That is another error, which is found in a moment.
+            return;
         }
+        let error = DecodeError::new(Condition::STOLEN, "link was attached elsewhere");
+        let out = out.buffer(session.lane);
+        session.fail_link(handle, error.into(), out, &mut self.events);
+        self.wrote = true;
     }
 }

@@ -153,7 +153,7 @@ impl Connection {
         let buffer = out.buffer(session.lane);
         *context.wrote = true;
         if let Err(error) = session.write_attach(handle, options, &context, buffer) {
-            session.links[handle as usize] = None;
+            session.remove_link(handle, context.names);
             return Err(error);
         }
         Ok(LinkId {
@@ -414,13 +414,15 @@ impl Connection {
     #[must_use]
     pub fn link_of(&self, channel: u16, handle: u32) -> Option<LinkId> {
         let session = self.session_of(channel)?;
-        let link = self
-            .sessions_at(session)?
-            .links
-            .iter()
-            .flatten()
-            .find(|link| link.remote_handle == Some(handle))?;
-        Some(LinkId {
+        let handle = *self.sessions_at(session)?.remote_handles.get(&handle)?;
+        Some(LinkId { session, handle })
+    }
+
+    /// The links of a session, in the order of their handles.
+    pub fn links_of(&self, session: SessionId) -> impl Iterator<Item = LinkId> + '_ {
+        let links = self.sessions_at(session).into_iter();
+        let links = links.flat_map(|session| session.links.iter().flatten());
+        links.map(move |link| LinkId {
             session,
             handle: link.handle,
         })

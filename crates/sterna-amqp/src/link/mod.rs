@@ -9,6 +9,8 @@ mod recovery;
 mod tag;
 mod transfer;
 
+use std::sync::Arc;
+
 use bytes::BytesMut;
 
 pub use recovery::{Recovery, Unsettled};
@@ -43,7 +45,7 @@ pub(crate) enum LinkState {
 /// One end of a link.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(crate) name: Box<str>,
+    pub(crate) name: Arc<str>,
     /// This end.
     pub(crate) role: Role,
     pub(crate) handle: u32,

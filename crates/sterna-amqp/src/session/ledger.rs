@@ -133,19 +133,27 @@ impl<T> Ledger<T> {
         }
     }
 
-    /// Takes out the entries that `take` chooses, in order.
-    pub(crate) fn extract(&mut self, mut take: impl FnMut(&T) -> bool) -> Vec<(u32, T)> {
+    /// Takes out the first `count` entries that `take` chooses, in order.
+    pub(crate) fn extract(&mut self, count: usize, mut take: impl FnMut(&T) -> bool) -> Vec<T> {
         let mut taken = Vec::new();
-        for (id, slot) in &mut self.entries {
+        for (_, slot) in &mut self.entries {
+            if taken.len() == count {
+                break;
+            }
             if slot.as_ref().is_some_and(&mut take)
                 && let Some(entry) = slot.take()
             {
                 self.live -= 1;
-                taken.push((*id, entry));
+                taken.push(entry);
             }
         }
         self.tidy();
         taken
+    }
+
+    /// All entries, in order.
+    pub(crate) fn into_entries(self) -> impl Iterator<Item = T> {
+        self.entries.into_iter().filter_map(|(_, entry)| entry)
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -176,7 +184,7 @@ mod tests {
         assert_eq!(ledger.len(), 3);
         assert_eq!(ledger.remove(1), Some(1));
         assert_eq!(ledger.remove(1), None);
-        assert_eq!(ledger.extract(|_| true).len(), 2);
+        assert_eq!(ledger.extract(2, |_| true).len(), 2);
         assert_eq!(ledger.len(), 0);
     }
 
@@ -188,12 +196,9 @@ mod tests {
         }
         assert!(!ledger.push(1 << 31, 0), "too far from the first");
         assert_eq!(ledger.remove(0), Some(0));
-        let order: Vec<u32> = ledger
-            .extract(|_| true)
-            .into_iter()
-            .map(|one| one.0)
-            .collect();
-        assert_eq!(order, [u32::MAX, 1, 2, 3]);
+        assert_eq!(ledger.extract(2, |_| true), [u32::MAX, 1]);
+        let rest: Vec<u32> = ledger.into_entries().collect();
+        assert_eq!(rest, [2, 3]);
     }
 
     #[test]

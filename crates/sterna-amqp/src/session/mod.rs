@@ -6,12 +6,14 @@ mod disposition;
 pub(crate) mod flow;
 mod ledger;
 
+use std::collections::BTreeSet;
+
 use bytes::BytesMut;
 use rustc_hash::FxHashMap;
 
 pub(crate) use ledger::{Ledger, before};
 
-use crate::connection::{Context, ErrorBuf, Event, Events, Fault, LinkId, SessionId};
+use crate::connection::{Context, ErrorBuf, Event, Events, Fault, LinkId, Names, SessionId};
 use crate::frame::{self, TYPE_AMQP};
 use crate::link::{DeliveryTag, Link, LinkState, Unsettled};
 use crate::messaging::DeliveryStateBuf;
@@ -56,6 +58,26 @@ pub(crate) struct IncomingDelivery {
     pub(crate) settle_mode: ReceiverSettleMode,
 }
 
+impl From<OutgoingDelivery> for Unsettled {
+    fn from(one: OutgoingDelivery) -> Self {
+        Self {
+            tag: one.tag,
+            token: one.token,
+            state: one.state,
+        }
+    }
+}
+
+impl From<IncomingDelivery> for Unsettled {
+    fn from(one: IncomingDelivery) -> Self {
+        Self {
+            tag: one.tag,
+            token: one.token,
+            state: one.state,
+        }
+    }
+}
+
 /// One end of a session.
 #[derive(Debug)]
 pub(crate) struct AmqpSession {
@@ -76,6 +98,10 @@ pub(crate) struct AmqpSession {
     pub(crate) last_delivery_id: Option<u32>,
     /// By the own handle.
     pub(crate) links: Vec<Option<Box<Link>>>,
+    /// Those of them that are free.
+    free_handles: BTreeSet<u32>,
+    /// The links whose attach the peer has not answered.
+    asked: Vec<u32>,
     /// From the peer's handles to own ones.
     pub(crate) remote_handles: FxHashMap<u32, u32>,
     pub(crate) outgoing: Ledger<OutgoingDelivery>,
@@ -99,6 +125,8 @@ impl AmqpSession {
             next_delivery_id: 0,
             last_delivery_id: None,
             links: Vec::new(),
+            free_handles: BTreeSet::new(),
+            asked: Vec::new(),
             remote_handles: FxHashMap::default(),
             outgoing: Ledger::default(),
             incoming: Ledger::default(),
@@ -183,34 +211,22 @@ impl AmqpSession {
         self.remote_handles.contains_key(&remote_handle)
     }
 
-    /// The link of this name and direction, if the peer has attached it.
-    pub(crate) fn attached_link(&self, name: &str, role: Role) -> Option<u32> {
-        self.links
-            .iter()
-            .flatten()
-            .find(|link| {
-                link.is_live()
-                    && link.remote_handle.is_some()
-                    && link.role == role
-                    && &*link.name == name
-            })
-            .map(|link| link.handle)
-    }
-
     /// The lowest handle that is free and that the peer takes.
     pub(crate) fn free_handle(&self, limits: &Limits) -> Option<u32> {
-        let free = self
-            .links
-            .iter()
-            .position(Option::is_none)
-            .unwrap_or(self.links.len()) as u32;
+        let free = self.free_handles.first().copied();
+        let free = free.unwrap_or(self.links.len() as u32);
         (free < limits.links_per_session && free <= self.remote_handle_max).then_some(free)
     }
 
     pub(crate) fn put_link(&mut self, link: Link) {
         let index = link.handle as usize;
+        if link.remote_handle.is_none() && link.state == LinkState::AttachSent {
+            self.asked.push(link.handle);
+        }
         if index == self.links.len() {
             self.links.push(None);
+        } else {
+            self.free_handles.remove(&link.handle);
         }
         self.links[index] = Some(Box::new(link));
     }
@@ -218,27 +234,21 @@ impl AmqpSession {
     /// Takes the unsettled deliveries of a link out of the ledgers.
     fn take_unsettled(&mut self, handle: u32) -> Vec<Unsettled> {
         let mut unsettled = Vec::new();
+        let mut count = 0;
         if let Some(Some(link)) = self.links.get_mut(handle as usize) {
             unsettled = std::mem::take(&mut link.recovering);
-            link.unsettled = 0;
+            count = std::mem::take(&mut link.unsettled) as usize;
             if let Some(partial) = link.partial.take() {
                 self.assembling_bytes -= partial.payload.len();
             }
             link.sending = None;
             link.remote_unsettled = None;
         }
-        let outgoing = self.outgoing.extract(|one| one.handle == handle);
-        unsettled.extend(outgoing.into_iter().map(|(_, one)| Unsettled {
-            tag: one.tag,
-            token: one.token,
-            state: one.state,
-        }));
-        let incoming = self.incoming.extract(|one| one.handle == handle);
-        unsettled.extend(incoming.into_iter().map(|(_, one)| Unsettled {
-            tag: one.tag,
-            token: one.token,
-            state: one.state,
-        }));
+        let outgoing = self.outgoing.extract(count, |one| one.handle == handle);
+        let rest = count.saturating_sub(outgoing.len());
+        let incoming = self.incoming.extract(rest, |one| one.handle == handle);
+        unsettled.extend(outgoing.into_iter().map(Unsettled::from));
+        unsettled.extend(incoming.into_iter().map(Unsettled::from));
         unsettled
     }
 
@@ -263,39 +273,66 @@ impl AmqpSession {
     }
 
     /// Forgets a link.
-    fn remove_link(&mut self, handle: u32) {
+    pub(crate) fn remove_link(&mut self, handle: u32, names: &mut Names) {
         let slot = self.links.get_mut(handle as usize);
-        if let Some(link) = slot.and_then(Option::take)
-            && let Some(remote) = link.remote_handle
-        {
-            self.remote_handles.remove(&remote);
+        let Some(link) = slot.and_then(Option::take) else {
+            return;
+        };
+        names.forget(self.id, &link);
+        match link.remote_handle {
+            Some(remote) => {
+                self.remote_handles.remove(&remote);
+            }
+            None => self.asked.retain(|asked| *asked != handle),
         }
+        self.free_handles.insert(handle);
         while matches!(self.links.last(), Some(None)) {
             self.links.pop();
+            self.free_handles.remove(&(self.links.len() as u32));
         }
     }
 
     /// Tells the caller that every link is gone, as suspended.
-    pub(crate) fn surface_links(&mut self, events: &mut Events) {
-        let handles: Vec<u32> = self
-            .links
-            .iter()
-            .flatten()
-            .filter(|link| link.is_surfaced())
-            .map(|link| link.handle)
-            .collect();
-        for handle in handles {
-            self.surface_detach(handle, false, None, events);
+    pub(crate) fn surface_links(&mut self, names: &mut Names, events: &mut Events) {
+        let mut links = std::mem::take(&mut self.links);
+        // Not link by link: each would look at the deliveries of all.
+        let outgoing = std::mem::take(&mut self.outgoing).into_entries();
+        let incoming = std::mem::take(&mut self.incoming).into_entries();
+        let sent = outgoing.map(|one| (one.handle, Unsettled::from(one)));
+        let received = incoming.map(|one| (one.handle, Unsettled::from(one)));
+        for (handle, delivery) in sent.chain(received) {
+            if let Some(Some(link)) = links.get_mut(handle as usize) {
+                link.recovering.push(delivery);
+            }
         }
-        self.links.clear();
+        for link in links.into_iter().flatten() {
+            names.forget(self.id, &link);
+            if link.is_surfaced() {
+                events.push_back(Event::Detached {
+                    link: LinkId {
+                        session: self.id,
+                        handle: link.handle,
+                    },
+                    closed: false,
+                    error: None,
+                    unsettled: link.recovering,
+                });
+            }
+        }
+        self.free_handles.clear();
+        self.asked.clear();
         self.remote_handles.clear();
-        self.outgoing = Ledger::default();
-        self.incoming = Ledger::default();
+        self.assembling_bytes = 0;
     }
 
     /// Tells the caller that the session and its links are gone.
-    pub(crate) fn surface_end(&mut self, error: Option<ErrorBuf>, events: &mut Events) {
-        self.surface_links(events);
+    pub(crate) fn surface_end(
+        &mut self,
+        error: Option<ErrorBuf>,
+        names: &mut Names,
+        events: &mut Events,
+    ) {
+        self.surface_links(names, events);
         if !matches!(self.state, SessionState::EndSent { surfaced: true, .. }) {
             events.push_back(Event::Ended {
                 session: self.id,
@@ -359,16 +396,13 @@ impl AmqpSession {
             )));
         }
         let role = attach.role.other();
-        let answered = self
-            .links
-            .iter()
-            .flatten()
-            .find(|link| {
-                link.remote_handle.is_none() && link.role == role && *link.name == *attach.name
-            })
-            .map(|link| link.handle);
+        let mut asked = self.asked.iter();
+        let answered = asked.position(|handle| {
+            let link = self.links.get(*handle as usize).and_then(Option::as_ref);
+            link.is_some_and(|link| link.role == role && *link.name == *attach.name)
+        });
         let handle = match answered {
-            Some(handle) => handle,
+            Some(at) => self.asked.remove(at),
             None => self.new_link(&attach, context)?,
         };
         self.remote_handles.insert(attach.handle, handle);
@@ -376,6 +410,9 @@ impl AmqpSession {
             return Ok(None);
         };
         link.remote_handle = Some(attach.handle);
+        if link.is_live() {
+            context.names.note(self.id, link);
+        }
         if role == Role::Receiver {
             let Some(count) = attach.initial_delivery_count else {
                 return Err(Fault::Link(
@@ -472,7 +509,7 @@ impl AmqpSession {
         let mut closed = detach.closed;
         match state {
             LinkState::Errant { .. } => {
-                self.remove_link(handle);
+                self.remove_link(handle, context.names);
                 return Ok(None);
             }
             LinkState::DetachSent { closed: asked } => closed |= asked,
@@ -496,7 +533,7 @@ impl AmqpSession {
         }
         let error = detach.error.as_ref().map(Into::into);
         self.surface_detach(handle, closed, error, context.events);
-        self.remove_link(handle);
+        self.remove_link(handle, context.names);
         Ok(None)
     }
 }

@@ -9,6 +9,7 @@ use crate::api::{
     Close, ConsumerId, DoorState, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession, Opened,
     SessionKey,
 };
+use crate::copies::ROUTE_COPIES;
 use crate::directory::{Admission, Claimed, Owner, Principal};
 use crate::far_group::group_of_root;
 use crate::filter::is_topic;
@@ -460,6 +461,8 @@ impl<P: DoorState> Broker<P> {
             self.take_claimed_will(slot);
             return;
         }
+        // A connection may end with very many of them, and so may many connections at once.
+        self.copies.made(ROUTE_COPIES, 0);
         self.store_presence(slot);
         self.disconnect(now_ms, slot, close);
         self.leave(now_ms, slot);

@@ -92,6 +92,10 @@ impl Door {
         attach: &Attach<'_>,
     ) {
         let attached = match attach.role {
+            _ if client.links() >= cx.policy.amqp.maximum_links_per_connection as usize => {
+                let detail = "the connection has amqp.maximum_links_per_connection links";
+                Err(refusal(Condition::RESOURCE_LIMIT_EXCEEDED, detail))
+            }
             Role::Sender => self.attach_target(cx, client, link, attach),
             Role::Receiver => self.attach_source(cx, client, link, attach),
         };

@@ -381,6 +381,11 @@ impl Client {
         matches!(self.state, State::Open).then_some(&*self.container)
     }
 
+    /// Its links, on all sessions.
+    pub(super) fn links(&self) -> usize {
+        self.sources.len() + self.targets.len()
+    }
+
     /// Whether it has neither shown who it is nor opened the connection.
     pub(super) const fn is_stranger(&self) -> bool {
         matches!(self.state, State::New) && self.identity.is_none()

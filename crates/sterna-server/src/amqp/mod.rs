@@ -376,7 +376,7 @@ impl Door {
     /// The queue towards a client has room again.
     pub(crate) fn writable(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
         self.with_client(cx, connection, |door, cx, client| {
-            door.resume_all(cx, client, |_| true);
+            door.resume_all(cx, client);
         });
     }
 

@@ -213,27 +213,21 @@ impl Door {
         });
     }
 
-    /// The session's window, or the transport, lets its links go on.
-    pub(super) fn resume_all(
-        &mut self,
-        cx: &mut Context<'_>,
-        client: &mut Client,
-        of: impl Fn(LinkId) -> bool,
-    ) {
-        let mut links: Vec<LinkId> = client
-            .sources
-            .keys()
-            .copied()
-            .filter(|id| of(*id))
-            .collect();
+    /// The transport lets all links go on.
+    pub(super) fn resume_all(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+        let mut links: Vec<LinkId> = client.sources.keys().copied().collect();
         links.sort_unstable();
         for link in links {
             self.resume(cx, client, link);
         }
     }
 
+    /// The session's window lets its links go on.
     pub(super) fn window(&mut self, cx: &mut Context<'_>, client: &mut Client, session: SessionId) {
-        self.resume_all(cx, client, |link| link.session == session);
+        let links: Vec<LinkId> = client.engine.links_of(session).collect();
+        for link in links {
+            self.resume(cx, client, link);
+        }
     }
 
     /// Lets a link go on.

@@ -19,6 +19,8 @@ settings! {
         reload maximum_sessions_per_connection: u16 = 256, within 1..;
         /// Links of one session (handle-max plus 1), and sources of a connection that are detached and not closed.
         reload maximum_links_per_session: u32 = 256, within 1..;
+        /// Links of one connection, on all of its sessions. Another one is refused (`amqp:resource-limit-exceeded`).
+        reload maximum_links_per_connection: u32 = 4096, within 1..;
         /// Longest name of a link.
         reload maximum_link_name_bytes: u32 = 1024;
         /// Longest container-id of a client.

@@ -1,7 +1,7 @@
 //! Work that no message is: what is delivered in one turn, and which subscriptions are changed in it.
 
 use bytes::BytesMut;
-use sterna_amqp::messaging::Source;
+use sterna_amqp::messaging::{Source, TerminusExpiryPolicy};
 use sterna_h3::Content;
 use sterna_mqtt::packet::{Publish, SubscribeOptions, encode_subscribe, encode_unsubscribe};
 use sterna_mqtt::{Packet, PacketId, Properties, QoS, Version};
@@ -171,4 +171,31 @@ fn links_and_requests_that_subscribe_wait_for_their_turn() {
     http.turn(&mut broker);
     assert!(amqp.answers.contains_key(&link));
     assert_ne!(http.response(number).status, 0);
+}
+
+/// The transport asks before it tells of another end, and what is heavy waits behind the ends of many links.
+#[test]
+fn ends_of_many_links_leave_the_rest_to_the_next_turn() {
+    const LINKS: usize = 20;
+    let mut broker = broker_with(&everybodys(), 1);
+    let other = client_at(&mut broker, 0, 4, "other");
+    for (links, waits) in [(1, false), (LINKS, true)] {
+        let mut amqp = Client::start(&mut broker, Start::new("amqp"));
+        let session = amqp.begin(&mut broker);
+        for number in 0..links {
+            let source = Source {
+                expiry_policy: TerminusExpiryPolicy::Never,
+                ..Source::new("some")
+            };
+            amqp.receiver(&mut broker, session, &number.to_string(), source, 1);
+        }
+        broker.end_turn();
+        broker.stays_in_turn = true;
+        amqp.cut(&mut broker);
+        broker.send(other, &unsubscribe("none"));
+        assert_eq!(is_paused(&broker, other), waits, "{links}");
+        broker.end_turn();
+        assert!(broker.told(other, V5)[0].starts_with("UNSUBACK"));
+        assert!(!is_paused(&broker, other));
+    }
 }

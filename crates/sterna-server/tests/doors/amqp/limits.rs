@@ -44,6 +44,31 @@ fn sessions_and_frames_are_announced_and_kept() {
 }
 
 #[test]
+fn links_of_a_connection_are_limited_over_all_sessions() {
+    let mut broker = broker(|amqp| amqp.maximum_links_per_connection = 3);
+    let mut client = Client::connect(&mut broker, "c");
+    let sessions = [client.begin(&mut broker), client.begin(&mut broker)];
+    client.sender(&mut broker, sessions[0], "a");
+    client.receiver(&mut broker, sessions[0], "b", Source::new("b"), 1);
+    let third = client.receiver(&mut broker, sessions[1], "c", Source::new("c"), 1);
+    for role in [Role::Sender, Role::Receiver] {
+        let options = crate::amqp_client::settle_modes(
+            sterna_amqp::performatives::SenderSettleMode::Mixed,
+            ReceiverSettleMode::First,
+            Source::new("d"),
+        );
+        client.attach(&mut broker, sessions[1], "d", role, &options);
+        let condition = client.condition();
+        let expected = Some("amqp:resource-limit-exceeded");
+        assert_eq!(condition.as_deref(), expected, "{role:?}");
+    }
+    // The others stay, and one that ends makes room.
+    client.detach(&mut broker, third, true);
+    client.sender(&mut broker, sessions[0], "d");
+    assert_eq!(client.condition(), None);
+}
+
+#[test]
 fn links_are_limited() {
     let mut broker = broker(|amqp| {
         amqp.maximum_links_per_session = 2;
