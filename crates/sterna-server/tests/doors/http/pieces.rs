@@ -204,12 +204,11 @@ fn a_reader_of_http2_gets_the_whole_message_in_its_windows() {
 
 /// Reads until nothing comes any more, a high watermark at most each time.
 fn read_slowly(broker: &mut Broker, client: &mut Client) {
-    loop {
-        if !client.read(broker) {
-            return;
-        }
-        client.flush(broker);
+    while {
         broker.writable(client.peer);
+        client.read(broker)
+    } {
+        client.flush(broker);
     }
 }
 
