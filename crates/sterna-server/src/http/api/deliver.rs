@@ -100,7 +100,7 @@ impl Api {
                     cx.broker.park(subscription.session);
                 }
                 Left::More if subscription.has_more() => {
-                    cx.broker.has_more(subscription.session);
+                    cx.broker.note_more(subscription.session);
                 }
                 Left::Over => {
                     finish(out, subscription);
@@ -194,7 +194,7 @@ impl Api {
             self.counts.messages_sent += 1;
             subscription.outlet = Outlet::LastOfPoll;
             flush(out, subscription, buffer, now_ms);
-            return cx.broker.has_more(subscription.session);
+            return cx.broker.note_more(subscription.session);
         } else {
             buffer.extend_from_slice(subscription.format.closing());
             respond(out, id, reader, 200, &fields, Content::Whole(buffer));
@@ -225,7 +225,7 @@ pub(super) fn resume_parked(
         if subscription.parked && which(subscription) {
             subscription.parked = false;
             if subscription.has_more() {
-                cx.broker.has_more(subscription.session);
+                cx.broker.note_more(subscription.session);
             }
             cx.broker.unpark(subscription.session);
         }

@@ -72,8 +72,8 @@ impl<'a> Pen<'a> {
 
     /// Whether the payload is text.
     pub(super) fn is_text(&mut self, payload: &[u8]) -> bool {
-        let place = &mut self.place;
-        *(place.is_text).get_or_insert_with(|| std::str::from_utf8(payload).is_ok())
+        let is_text = || std::str::from_utf8(payload).is_ok();
+        *self.place.is_text.get_or_insert_with(is_text)
     }
 
     pub(super) const fn leaves_payload(&self) -> bool {
