@@ -43,7 +43,7 @@ impl Copies {
         self.parts += targets as u64 * parts_each;
     }
 
-    /// So many bytes were copied for one connection.
+    /// Bytes were copied for one connection.
     #[inline]
     pub(crate) const fn copied(&mut self, bytes: usize) {
         self.parts += bytes as u64 * COPIED_KIB_COPIES * PARTS / 1024;
