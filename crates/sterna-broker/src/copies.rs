@@ -5,11 +5,16 @@
 //! The others wait for a turn of their own, each behind those that came before it.
 //!
 //! One copy is one delivery. Each KiB of the body counts as one more, and so do some places of the filters' tree that were
-//! looked at. A change of a route counts as some: a client may subscribe and unsubscribe without end. So does the end of a
-//! session's connection. Retained messages that a subscription asks for count, too.
+//! looked at. Bytes that are copied for one connection count more than those that connections share. A change of a route
+//! counts as some: a client may subscribe and unsubscribe without end. So does the end of a session's connection. Retained
+//! messages that a subscription asks for count, too.
 
 /// Parts of a copy, in which it is counted.
 const PARTS: u64 = 16;
+
+/// Copies that a KiB counts as which was copied, or written in another form, for one connection. So the default limit lets
+/// a turn copy 4 MiB.
+const COPIED_KIB_COPIES: u64 = 4;
 
 /// Copies that a change of a route counts as, and the end of a session's connection.
 pub(crate) const ROUTE_COPIES: usize = 8;
@@ -37,6 +42,12 @@ impl Copies {
     pub(crate) const fn made(&mut self, targets: usize, body_bytes: usize) {
         let parts_each = PARTS + body_bytes as u64 * PARTS / 1024;
         self.parts += targets as u64 * parts_each;
+    }
+
+    /// Bytes were copied for one connection.
+    #[inline]
+    pub(crate) const fn copied(&mut self, bytes: usize) {
+        self.parts += bytes as u64 * COPIED_KIB_COPIES * PARTS / 1024;
     }
 
     /// The copies so far, with this number of places that were looked at.

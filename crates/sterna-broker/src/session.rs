@@ -243,6 +243,8 @@ pub(crate) struct BrokerSession<P> {
     pub(crate) weight: Weight,
     pub(crate) state: State,
     pub(crate) is_parked: bool,
+    /// Whether the consumer has more to send that is not in the queue.
+    pub(crate) has_more: bool,
     /// Whether its ledger has no room for what is to be sent next.
     pub(crate) is_blocked: bool,
     /// Whether what is to be sent next waits until the store has it, or for the next turn, when its consumer's selector
@@ -283,6 +285,7 @@ impl<P: DoorState> BrokerSession<P> {
             weight: Weight::NEW,
             state,
             is_parked: false,
+            has_more: false,
             is_blocked: false,
             is_held: false,
             names_places: false,
@@ -333,11 +336,10 @@ impl<P> BrokerSession<P> {
 
     /// Whether it can take its next message.
     pub(crate) const fn is_ready(&self) -> bool {
+        let may_take = !self.is_blocked && !self.is_held && !self.pending.is_empty();
         self.is_connected()
             && !self.is_parked
-            && !self.is_blocked
-            && !self.is_held
-            && !self.pending.is_empty()
+            && (may_take || self.has_more)
             && matches!(self.state, State::Active)
     }
 

@@ -82,8 +82,15 @@ pub struct Head<'a> {
 impl Head<'_> {
     /// Appends everything before the payload, with the field Length or, for a datagram, without.
     pub fn write(&self, with_length: bool, out: &mut BytesMut) {
-        let expiry_bytes = self.expiry_s.map_or(0, |_| 5);
-        let properties_bytes = expiry_bytes + self.properties.len();
+        self.write_before_topic(with_length, out);
+        out.put_slice(self.topic.as_bytes());
+        self.write_before_properties(out);
+        out.put_slice(self.properties);
+    }
+
+    /// Appends everything before the topic's bytes: a step of [`write`](Self::write) that is short.
+    pub fn write_before_topic(&self, with_length: bool, out: &mut BytesMut) {
+        let properties_bytes = self.properties_bytes();
         if with_length {
             let bytes = varint::len(self.id)
                 + 1
@@ -97,13 +104,19 @@ impl Head<'_> {
         put_varint(self.id, out);
         out.put_u8(self.flags.0);
         put_varint(self.topic.len() as u64, out);
-        out.put_slice(self.topic.as_bytes());
-        put_varint(properties_bytes as u64, out);
+    }
+
+    /// Appends what is between the topic's bytes and the other properties.
+    pub fn write_before_properties(&self, out: &mut BytesMut) {
+        put_varint(self.properties_bytes() as u64, out);
         if let Some(expiry_s) = self.expiry_s {
             out.put_u8(MESSAGE_EXPIRY_INTERVAL);
             out.put_u32(expiry_s);
         }
-        out.put_slice(self.properties);
+    }
+
+    fn properties_bytes(&self) -> usize {
+        self.expiry_s.map_or(0, |_| 5) + self.properties.len()
     }
 }
 

@@ -127,6 +127,16 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
+    /// Has a session be [ready](Self::next_ready) once more, though nothing may be in its queue: its consumer is in the
+    /// middle of a message, or has some to send again.
+    pub fn note_more(&mut self, session: SessionKey) {
+        let slot = session.slot;
+        if let Some(session) = self.queues.attended_mut(session) {
+            session.has_more = true;
+            self.queues.list_if_ready(slot);
+        }
+    }
+
     /// Lets a parked session be ready again.
     pub fn unpark(&mut self, session: SessionKey) {
         let slot = session.slot;

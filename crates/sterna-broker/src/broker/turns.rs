@@ -90,6 +90,20 @@ impl<P: DoorState> Broker<P> {
         self.queues.delivered.count(0)
     }
 
+    /// Bytes were copied for one connection, or written in its form. They count among the
+    /// [deliveries](Self::deliveries_of_turn): bodies that are long are shared, and what is copied is memory anew.
+    #[inline]
+    pub const fn note_copied(&mut self, bytes: usize) {
+        self.queues.delivered.copied(bytes);
+    }
+
+    /// Whether as much was delivered in this turn as may be.
+    #[inline]
+    #[must_use]
+    pub const fn has_delivered(&self) -> bool {
+        self.deliveries_of_turn() >= self.queues.limits.copies_per_turn
+    }
+
     /// Whether a message of a topic makes few copies, as far as a short look shows.
     pub fn is_light(&mut self, topic: &str) -> bool {
         self.catch_up();

@@ -64,6 +64,37 @@ fn deliveries_on_all_shards_count_and_large_bodies_count_more() {
     }
 }
 
+#[test]
+fn bytes_copied_for_one_connection_count_among_deliveries() {
+    let mut cluster = Cluster::limited(limits());
+    let reader = cluster.open(0, "reader");
+    begin_turn(&mut cluster, 0);
+    let broker = cluster.broker(0);
+    // A session with an empty queue is ready once, as often as its consumer says that it has more.
+    assert_eq!(broker.next_ready(), None);
+    for _ in 0..2 {
+        broker.note_more(reader.key);
+        assert!(broker.has_ready());
+        let ready = broker.next_ready().map(|(_, session)| session);
+        assert_eq!(ready, Some(reader.key));
+        assert_eq!(broker.next_ready(), None);
+    }
+    broker.note_more(reader.key);
+    broker.park(reader.key);
+    assert_eq!(broker.next_ready(), None);
+    broker.note_more(reader.key);
+    broker.unpark(reader.key);
+    assert!(broker.next_ready().is_some());
+    assert!(!broker.has_delivered());
+    broker.note_copied(24 << 10);
+    assert_eq!(broker.deliveries_of_turn(), 96);
+    assert!(!broker.has_delivered());
+    broker.note_copied(1 << 10);
+    assert!(broker.has_delivered() && !broker.has_copied());
+    begin_turn(&mut cluster, 0);
+    assert!(!cluster.broker(0).has_delivered());
+}
+
 /// All ways through such filters match a topic of their levels.
 #[test]
 fn filters_that_are_looked_at_in_vain_count_and_the_short_look_is_short() {

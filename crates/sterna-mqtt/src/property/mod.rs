@@ -289,6 +289,12 @@ impl<'a> Properties<'a> {
         Ok(Self { raw })
     }
 
+    /// A block that was validated before, or its rest behind one of its properties. Of another block some are missing.
+    #[must_use]
+    pub const fn known(raw: &'a [u8]) -> Self {
+        Self { raw }
+    }
+
     /// The block as it stands on the wire, without its length.
     #[must_use]
     pub const fn raw(self) -> &'a [u8] {
@@ -367,6 +373,14 @@ impl<'a> IntoIterator for Properties<'a> {
 #[derive(Clone, Debug)]
 pub struct PropertyIter<'a> {
     reader: Reader<'a>,
+}
+
+impl PropertyIter<'_> {
+    /// Bytes of the block that are not read yet.
+    #[must_use]
+    pub const fn rest_bytes(&self) -> usize {
+        self.reader.rest().len()
+    }
 }
 
 impl<'a> Iterator for PropertyIter<'a> {

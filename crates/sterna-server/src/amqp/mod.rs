@@ -149,7 +149,7 @@ impl Service for Amqp {
         door.release(cx, client);
         door.write_accepted(cx, client);
         client.pace(cx, door.stopping);
-        door.out.flush(cx.net, id, |_| false);
+        door.out.flush(cx, id, |_| false);
         for stream in client.finishing.drain(..) {
             cx.net.finish(id, stream);
         }

@@ -82,7 +82,8 @@ settings! {
         restart maximum_steps_per_turn: u32 = 1_000_000, within 1..;
         /// Copies of messages that a shard makes in one turn. Then messages that go to many readers wait for the next one, so
         /// that other clients are served between. One delivery is a copy, and each KiB of the body one more. Copies that it
-        /// sends in one turn are as many.
+        /// sends in one turn are as many, where each KiB that is copied for one connection or written in its form counts as
+        /// four more.
         restart maximum_copies_per_turn: u32 = 16_384, within 1..;
         /// Levels of a topic or filter.
         restart maximum_topic_levels: u16 = 128;

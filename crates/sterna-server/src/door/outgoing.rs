@@ -3,11 +3,15 @@
 use bytes::{Bytes, BytesMut};
 use sterna_net::{ConnectionId, Network, StreamId};
 
+use crate::context::Context;
+
 /// Buffers that one shard uses again and again for whichever connection it works on.
 #[derive(Debug, Default)]
 pub(crate) struct StepOutput {
     control: BytesMut,
     lanes: Vec<(StreamId, BytesMut)>,
+    /// Bytes that were copied and are not noted yet.
+    copied_bytes: usize,
     /// Bytes handed to the transport so far.
     pub(crate) sent_bytes: u64,
 }
@@ -69,17 +73,19 @@ impl StepOutput {
     /// Hands everything over. Output for a stream that `is_mute` goes on the control stream.
     pub(crate) fn flush(
         &mut self,
-        net: &mut dyn Network,
+        cx: &mut Context<'_>,
         connection: ConnectionId,
         is_mute: impl Fn(StreamId) -> bool,
     ) {
+        let bytes = std::mem::take(&mut self.copied_bytes) + self.len();
+        cx.broker.note_copied(bytes);
         for (stream, buffer) in &mut self.lanes {
             if is_mute(*stream) {
                 self.control.extend_from_slice(&buffer.split());
             }
         }
         if !self.control.is_empty() {
-            net.send(connection, StreamId::FIRST, &self.control);
+            (cx.net).send(connection, StreamId::FIRST, &self.control);
             self.sent_bytes += self.control.len() as u64;
             if self.control.capacity() > KEPT_BYTES {
                 self.control = BytesMut::new();
@@ -89,7 +95,7 @@ impl StepOutput {
         }
         for (stream, buffer) in self.lanes.drain(..) {
             if !buffer.is_empty() {
-                net.send(connection, stream, &buffer);
+                cx.net.send(connection, stream, &buffer);
                 self.sent_bytes += buffer.len() as u64;
             }
         }
@@ -123,6 +129,7 @@ impl StepOutput {
     ) {
         let head = self.on(stream).split();
         net.send(connection, stream, &head);
+        self.copied_bytes += head.len();
         self.sent_bytes += (head.len() + payload.len()) as u64;
         net.send_shared(connection, stream, payload);
     }

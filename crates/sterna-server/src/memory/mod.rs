@@ -367,6 +367,8 @@ impl Memory {
             + counters.stored_bytes
             + counters.logged_messages * LOGGED_BYTES
             + counters.stored_messages * (MESSAGE_BYTES + ENTRY_BYTES)
+            // As of the end of the turn before: the transport counts behind its handler.
+            + self.transports.get(shard).map_or(0, |transport| transport.held_bytes())
             + self.directory.principals().lasting_bytes();
         let turns = own.turns.load(Ordering::Relaxed) + 1;
         let looked_bytes = own.looked_bytes.load(Ordering::Relaxed);

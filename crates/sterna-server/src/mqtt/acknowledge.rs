@@ -113,7 +113,7 @@ impl Door {
             Acknowledgement::Finish(stream) => {
                 // Written answers go before the end of the stream.
                 let is_mute = |stream| client.framers.is_mute(stream);
-                self.out.flush(cx.net, client.id, is_mute);
+                self.out.flush(cx, client.id, is_mute);
                 if stream.is_bidirectional() {
                     cx.net.finish(client.id, stream);
                 }

@@ -117,7 +117,7 @@ impl Service for Mqtt {
         door.release(cx, client);
         client.pace(cx, door.stopping);
         let is_mute = |stream| client.framers.is_mute(stream);
-        door.out.flush(cx.net, client.id, is_mute);
+        door.out.flush(cx, client.id, is_mute);
         if matches!(client.state, State::Ended) {
             cx.net.close(client.id, 0);
         }

@@ -91,10 +91,10 @@ impl Api {
         }
     }
 
-    /// A sign of life. A response that is full needs none: it has more to say.
+    /// A sign of life. A response that is full, or in the middle of a message, needs none: it has more to say.
     fn beat(&mut self, subscription: &mut Subscription, out: &mut dyn Responses, now_ms: u64) {
         subscription.quiet_since_ms = now_ms;
-        if out.has_room(subscription.exchange) {
+        if subscription.unfinished.is_none() && out.has_room(subscription.exchange) {
             let mut buffer = std::mem::take(&mut self.buffer);
             buffer.extend_from_slice(subscription.format.heartbeat());
             flush(out, subscription, &mut buffer, now_ms);

@@ -1,6 +1,6 @@
 //! Messages on their way to a client.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use sterna_broker::{
     Close, ConsumerId, Delivery, EndCause, Outcome, Qos, SessionKey, Unacknowledged,
 };
@@ -8,12 +8,13 @@ use sterna_http::{Content, Responses};
 
 use super::Api;
 use super::answer::respond;
+use super::end::finish;
 use super::open::reserve_ids;
 use super::peer::Peer;
-use super::subscription::{Keep, Outlet, State, Subscription};
+use super::subscription::{Keep, Outlet, Sending, State, Subscription};
 use crate::config::Protocol;
 use crate::context::Context;
-use crate::http::format::{OutgoingMessage, write_datagram};
+use crate::http::format::{OutgoingMessage, Place, write_datagram};
 use crate::inspect::Tally;
 use crate::session::http::{Window, state_mut};
 use crate::sys::Counts;
@@ -21,11 +22,11 @@ use crate::sys::Counts;
 /// Messages taken from one queue before the next ready session has its turn.
 const MESSAGES_PER_TURN: usize = 256;
 
-/// Bytes that are gathered before they are handed to the transport.
+/// Bytes that are gathered before they are handed to the transport: a piece of a long message.
 const GATHERED_BYTES: usize = 16 << 10;
 
-/// Bytes of messages above which a poll takes no more.
-const POLL_BYTES: usize = 1 << 20;
+/// Bytes of messages above which a poll takes no more. The rest of a longer one follows piece by piece.
+const POLL_BYTES: usize = 256 << 10;
 
 /// Above this the buffer is given back after use instead of being kept.
 const KEPT_BYTES: usize = 256 << 10;
@@ -41,6 +42,8 @@ enum Left {
     Parked,
     /// The session is not this consumer's any more.
     Gone,
+    /// The poll has its last message.
+    Over,
 }
 
 impl Api {
@@ -71,33 +74,8 @@ impl Api {
         peer: &mut Peer,
         out: &mut dyn Responses,
     ) {
-        self.resume_parked(cx, peer, out, |_| true);
+        resume_parked(cx, peer, |_| true);
         self.resume_held(cx, peer, out);
-    }
-
-    /// Lets parked subscriptions go on.
-    pub(super) fn resume_parked(
-        &mut self,
-        cx: &mut Context<'_>,
-        peer: &mut Peer,
-        out: &mut dyn Responses,
-        which: impl Fn(&Subscription) -> bool,
-    ) {
-        // Sending may end a subscription; then another takes its place.
-        let mut at = peer.subscriptions.len();
-        while at > 0 {
-            at -= 1;
-            let subscription = &mut peer.subscriptions[at];
-            if !subscription.parked || !which(subscription) {
-                continue;
-            }
-            subscription.parked = false;
-            cx.broker.unpark(subscription.session);
-            // The broker knows only of messages that were never sent.
-            if !subscription.resend.is_empty() || matches!(subscription.state, State::Ending) {
-                self.pump(cx, peer, out, at);
-            }
-        }
     }
 
     /// Sends messages that wait for a subscription: first those to be sent again, then new ones.
@@ -120,6 +98,13 @@ impl Api {
                 Left::Parked => {
                     subscription.parked = true;
                     cx.broker.park(subscription.session);
+                }
+                Left::More if subscription.has_more() => {
+                    cx.broker.note_more(subscription.session);
+                }
+                Left::Over => {
+                    finish(out, subscription);
+                    self.end_poll(cx, peer, at);
                 }
                 Left::Empty if is_over(cx, subscription) => {
                     self.end_response(cx, peer, out, at, EndCause::Deleted);
@@ -159,7 +144,7 @@ impl Api {
         let mut last = polling.after;
         let mut gathered = 0;
         while left > 0 && buffer.len() < POLL_BYTES {
-            let (id, delivery) = match next(cx, subscription) {
+            let mut sending = match next(cx, subscription) {
                 Ok(next) => next,
                 Err(reason) => {
                     if reason == Left::Parked {
@@ -169,16 +154,18 @@ impl Api {
                     break;
                 }
             };
-            let item = OutgoingMessage::of(&delivery, id.unwrap_or(0), cx.now_ms);
-            let is_first = gathered == 0;
-            let rest = (subscription.format).write(&item, &subscription.name, is_first, buffer);
-            buffer.extend_from_slice(&rest.unwrap_or_default());
-            count(cx, &mut self.counts, &delivery);
+            count(cx, &mut self.counts, &sending.delivery);
             peer.sips.tally.sent += 1;
-            last = id.unwrap_or(last);
+            last = Some(sending.id).filter(|id| *id != 0).unwrap_or(last);
+            let is_first = gathered == 0;
             gathered += 1;
             left -= 1;
+            if !write(subscription, &mut sending, is_first, buffer, POLL_BYTES) {
+                subscription.unfinished = Some(Box::new(sending));
+                break;
+            }
         }
+        cx.broker.note_copied(buffer.len());
         let now_ms = cx.now_ms;
         let Outlet::Poll(polling) = &mut subscription.outlet else {
             return;
@@ -202,17 +189,46 @@ impl Api {
         let (id, reader) = (subscription.exchange, &subscription.reader);
         if gathered == 0 {
             respond(out, id, reader, 204, &fields[..3], Content::Empty);
+        } else if subscription.unfinished.is_some() {
+            respond(out, id, reader, 200, &fields, Content::Open);
+            self.counts.messages_sent += 1;
+            subscription.outlet = Outlet::LastOfPoll;
+            flush(out, subscription, buffer, now_ms);
+            return cx.broker.note_more(subscription.session);
         } else {
             buffer.extend_from_slice(subscription.format.closing());
             respond(out, id, reader, 200, &fields, Content::Whole(buffer));
         }
         self.counts.messages_sent += 1;
+        self.end_poll(cx, peer, at);
+    }
+
+    /// A poll was answered.
+    fn end_poll(&mut self, cx: &mut Context<'_>, peer: &mut Peer, at: usize) {
+        let subscription = &peer.subscriptions[at];
         let close = if matches!(subscription.state, State::Ending) {
             subscription.ended_for(EndCause::Deleted)
         } else {
             Close::NORMAL
         };
         self.drop_subscription(cx, peer, at, Some(close));
+    }
+}
+
+/// Lets parked subscriptions go on, in their turn.
+pub(super) fn resume_parked(
+    cx: &mut Context<'_>,
+    peer: &mut Peer,
+    which: impl Fn(&Subscription) -> bool,
+) {
+    for subscription in &mut peer.subscriptions {
+        if subscription.parked && which(subscription) {
+            subscription.parked = false;
+            if subscription.has_more() {
+                cx.broker.note_more(subscription.session);
+            }
+            cx.broker.unpark(subscription.session);
+        }
     }
 }
 
@@ -226,7 +242,7 @@ fn stream(
 ) -> Left {
     let now_ms = cx.now_ms;
     let mut has_room = out.has_room(subscription.exchange);
-    let mut sent = 0;
+    let mut pieces = 0;
     let left = loop {
         if buffer.len() >= GATHERED_BYTES {
             flush(out, subscription, buffer, now_ms);
@@ -235,41 +251,65 @@ fn stream(
         if !has_room {
             break Left::Parked;
         }
-        // Nobody would ask for the rest of the messages to be sent again, which are not in the queue. Nor would
-        // anybody ask for the end of a response when the queue is empty.
-        let may_wait = subscription.resend.is_empty() && matches!(subscription.state, State::Live);
-        if sent >= MESSAGES_PER_TURN && may_wait {
+        // One in any case: each session has its turn.
+        if pieces >= MESSAGES_PER_TURN || (pieces > 0 && cx.broker.has_delivered()) {
             break Left::More;
         }
-        let (id, delivery) = match next(cx, subscription) {
-            Ok(next) => next,
-            Err(left) => break left,
+        pieces += 1;
+        let mut sending = if let Some(unfinished) = subscription.unfinished.take() {
+            *unfinished
+        } else if matches!(subscription.outlet, Outlet::LastOfPoll) {
+            buffer.extend_from_slice(subscription.format.closing());
+            break Left::Over;
+        } else {
+            let next = match next(cx, subscription) {
+                Ok(next) => next,
+                Err(left) => break left,
+            };
+            count(cx, counts, &next.delivery);
+            tally.sent += 1;
+            if send_datagram(out, subscription, &next.item()) {
+                continue;
+            }
+            next
         };
-        sent += 1;
-        count(cx, counts, &delivery);
-        tally.sent += 1;
-        let item = OutgoingMessage::of(&delivery, id.unwrap_or(0), now_ms);
-        if send_datagram(out, subscription, &item) {
-            continue;
-        }
-        let rest = (subscription.format).write(&item, &subscription.name, false, buffer);
-        if let Some(payload) = rest {
+        subscription.quiet_since_ms = now_ms;
+        let before = buffer.len();
+        let is_whole = write(subscription, &mut sending, false, buffer, GATHERED_BYTES);
+        cx.broker.note_copied(buffer.len() - before);
+        if !is_whole {
+            subscription.unfinished = Some(Box::new(sending));
+        } else if let Some(payload) = shared_payload(subscription, &sending) {
             flush(out, subscription, buffer, now_ms);
             subscription.flow.sent(payload.len(), now_ms);
-            match subscription.outlet {
-                Outlet::Transport { stream } => {
-                    out.send_on_session_stream(subscription.exchange, stream, &payload);
-                }
-                Outlet::Stream | Outlet::Poll(_) => {
-                    out.send_shared(subscription.exchange, payload);
-                }
-            }
+            out.send_shared(subscription.exchange, payload);
             has_room = out.has_room(subscription.exchange);
         }
-        subscription.quiet_since_ms = now_ms;
     };
     flush(out, subscription, buffer, now_ms);
     left
+}
+
+/// The payload that goes behind a message without a copy. A stream of a WebTransport session takes copies only.
+fn shared_payload(subscription: &Subscription, sending: &Sending) -> Option<Bytes> {
+    matches!(subscription.outlet, Outlet::Stream)
+        .then(|| (subscription.format).shared_payload(&sending.delivery.message))?
+}
+
+/// Appends a piece of a message, until the buffer has so many bytes; whether it is the last one.
+fn write(
+    subscription: &Subscription,
+    sending: &mut Sending,
+    is_first: bool,
+    buffer: &mut BytesMut,
+    until_bytes: usize,
+) -> bool {
+    let mut place = sending.place;
+    let to = (buffer, until_bytes);
+    let (format, name) = (subscription.format, &*subscription.name);
+    let is_whole = format.write(&sending.item(), name, is_first, &mut place, to);
+    sending.place = place;
+    is_whole
 }
 
 /// Sends a message as a datagram, if it is one of QoS 0 on a WebTransport session, and small enough.
@@ -287,8 +327,21 @@ fn send_datagram(
     out.send_session_datagram(subscription.exchange, &datagram)
 }
 
-/// Takes the next message, with its id, if one may be sent.
-fn next(
+/// Takes the next message, if one may be sent.
+fn next(cx: &mut Context<'_>, subscription: &mut Subscription) -> Result<Sending, Left> {
+    let (id, delivery) = take_next(cx, subscription)?;
+    let leaves_payload = matches!(subscription.outlet, Outlet::Stream)
+        && (subscription.format.shared_payload(&delivery.message)).is_some();
+    Ok(Sending {
+        id: id.unwrap_or(0),
+        delivery,
+        begun_ms: cx.now_ms,
+        place: Place::begin(leaves_payload),
+    })
+}
+
+/// The same, with its id.
+fn take_next(
     cx: &mut Context<'_>,
     subscription: &mut Subscription,
 ) -> Result<(Option<u64>, Delivery), Left> {
@@ -391,7 +444,9 @@ pub(super) fn flush(
         Outlet::Transport { stream } => {
             out.send_on_session_stream(subscription.exchange, stream, buffer);
         }
-        Outlet::Stream | Outlet::Poll(_) => out.send(subscription.exchange, buffer),
+        Outlet::Stream | Outlet::LastOfPoll | Outlet::Poll(_) => {
+            out.send(subscription.exchange, buffer);
+        }
     }
     subscription.flow.sent(buffer.len(), now_ms);
     buffer.clear();

@@ -334,10 +334,14 @@ impl Api {
     }
 }
 
-/// Ends the response of a subscription in order.
-fn finish(out: &mut dyn Responses, subscription: &Subscription) {
+/// Ends the response of a subscription in order. In the middle of a message it is broken off, so that the client sees that
+/// the message is not complete.
+pub(super) fn finish(out: &mut dyn Responses, subscription: &Subscription) {
     match subscription.outlet {
-        Outlet::Stream | Outlet::Poll(_) => out.finish(subscription.exchange),
+        Outlet::Stream | Outlet::LastOfPoll if subscription.unfinished.is_some() => {
+            out.cancel(subscription.exchange);
+        }
+        Outlet::Stream | Outlet::LastOfPoll | Outlet::Poll(_) => out.finish(subscription.exchange),
         Outlet::Transport { .. } => {
             out.close_session(
                 subscription.exchange,

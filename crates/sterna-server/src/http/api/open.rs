@@ -157,6 +157,7 @@ impl Api {
             outlet,
             state: State::Opening(opening),
             resend: std::collections::VecDeque::new(),
+            unfinished: None,
             keep,
             parked: false,
             timing: Timing {
@@ -334,7 +335,7 @@ impl Api {
                 respond(out, id, reader, 200, &fields, Content::Open);
                 self.counts.messages_sent += 1;
             }
-            Outlet::Poll(_) => {}
+            Outlet::Poll(_) | Outlet::LastOfPoll => {}
             Outlet::Transport { stream } => {
                 let id = subscription.exchange;
                 out.accept_session(id, &fields[3..]);

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use sterna_broker::{ConsumerId, SessionKey};
+use sterna_broker::{ConsumerId, Delivery, SessionKey};
 use sterna_http::ExchangeId;
 
 use super::origin::Reader;
 use super::plan::{Poll, Subscribe};
-use crate::http::format::Format;
+use crate::http::format::{Format, OutgoingMessage, Place};
 use crate::identity::Identity;
 use crate::session::http::Window;
 
@@ -27,6 +27,8 @@ pub(super) struct Subscription {
     pub(super) state: State,
     /// Ids and tags of messages that an earlier response sent and that are to be sent again, in order.
     pub(super) resend: VecDeque<(u64, u64)>,
+    /// The message of which a part is sent.
+    pub(super) unfinished: Option<Box<Sending>>,
     /// The sent messages that are kept.
     pub(super) keep: Keep,
     /// Whether its queue waits for room, or for acknowledgements.
@@ -37,6 +39,23 @@ pub(super) struct Subscription {
     pub(super) flow: Flow,
 }
 
+/// A message that is being sent, piece by piece.
+#[derive(Debug)]
+pub(super) struct Sending {
+    pub(super) delivery: Delivery,
+    /// Zero for none.
+    pub(super) id: u64,
+    /// The time at which it began: the rest of its lifetime is of this time.
+    pub(super) begun_ms: u64,
+    pub(super) place: Place,
+}
+
+impl Sending {
+    pub(super) fn item(&self) -> OutgoingMessage<'_> {
+        OutgoingMessage::of(&self.delivery, self.id, self.begun_ms)
+    }
+}
+
 /// Where messages go.
 #[derive(Debug)]
 pub(super) enum Outlet {
@@ -44,6 +63,8 @@ pub(super) enum Outlet {
     Stream,
     /// To a response that ends with them.
     Poll(Box<Polling>),
+    /// To the response of a poll whose last message is being sent. It ends with that.
+    LastOfPoll,
     /// To a stream of a WebTransport session, or its datagrams.
     Transport {
         /// The stream that the server has opened.
@@ -113,6 +134,13 @@ pub(super) struct Flow {
     pub(super) taken_bytes: u64,
     /// The time since which nothing was taken, as far as known.
     pub(super) since_ms: u64,
+}
+
+impl Subscription {
+    /// Whether it has something to say that is not in its queue: to go on with a message, to send some again, or to end.
+    pub(super) fn has_more(&self) -> bool {
+        self.unfinished.is_some() || !self.resend.is_empty() || matches!(self.state, State::Ending)
+    }
 }
 
 impl Flow {

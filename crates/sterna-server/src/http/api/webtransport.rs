@@ -8,6 +8,7 @@ use sterna_http::{ExchangeId, Responses};
 use super::Api;
 use super::acknowledge::Acknowledgement;
 use super::answer::Trouble;
+use super::deliver::resume_parked;
 use super::open::Asker;
 use super::peer::Peer;
 use super::plan::Subscribe;
@@ -177,7 +178,7 @@ impl Api {
             Ok(())
         } else {
             let input = (waited, bytes);
-            self.read_frames(cx, peer, out, session, &mut incoming, input, &mut answers)
+            self.read_frames(cx, peer, session, &mut incoming, input, &mut answers)
         };
         if !answers.is_empty() {
             out.send_on_session_stream(session, stream, &answers);
@@ -203,7 +204,6 @@ impl Api {
         &mut self,
         cx: &mut Context<'_>,
         peer: &mut Peer,
-        out: &mut dyn Responses,
         session: ExchangeId,
         incoming: &mut Incoming,
         (mut waited, mut bytes): (Option<Bytes>, &[u8]),
@@ -232,7 +232,7 @@ impl Api {
                 return Ok(());
             }
             let id = frame.id;
-            let Some((status, promise)) = self.frame(cx, peer, out, session, &frame) else {
+            let Some((status, promise)) = self.frame(cx, peer, session, &frame) else {
                 continue;
             };
             let answer = if incoming.is_bidirectional && id != 0 {
@@ -306,7 +306,7 @@ impl Api {
                     (cx.meters).refuse(Protocol::Http, of, DropReason::RateExceeded);
                     return;
                 }
-                if let Some((_, promise)) = self.frame(cx, peer, out, session, &frame)
+                if let Some((_, promise)) = self.frame(cx, peer, session, &frame)
                     && !promise.is_empty()
                 {
                     self.acknowledge(cx, peer, out, promise, Acknowledgement::Nothing);
@@ -323,7 +323,6 @@ impl Api {
         &mut self,
         cx: &mut Context<'_>,
         peer: &mut Peer,
-        out: &mut dyn Responses,
         session: ExchangeId,
         frame: &Frame,
     ) -> Option<(u16, Promise)> {
@@ -335,9 +334,7 @@ impl Api {
             let work = Work::Acknowledge(Acknowledge::UpTo(frame.id));
             let done = do_work(cx, &session_name(identity.user(), name), &work);
             if done.is_ok() {
-                self.resume_parked(cx, peer, out, |subscription| {
-                    subscription.exchange == session
-                });
+                resume_parked(cx, peer, |subscription| subscription.exchange == session);
             }
             return None;
         }

@@ -2,6 +2,7 @@
 //! connection. The code turns messages into bytes, and bytes into frames and their messages.
 
 pub(crate) mod json;
+mod pen;
 mod publish;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -9,6 +10,8 @@ use sterna_broker::{Delivery, Message, Qos};
 
 use sterna_mapping::frame::{Flags, HEARTBEAT, Head};
 
+pub(crate) use pen::Place;
+use pen::{Encoding, Pen};
 pub(crate) use publish::message_from_frame;
 
 /// The form of a response.
@@ -93,68 +96,80 @@ impl Format {
         }
     }
 
-    /// Appends a message. `is_first` says whether the message is the response's first, and `session` names the
-    /// session in its id. Returns the rest of the message, to be sent after `out` without a copy; `None` if
-    /// nothing is left.
+    /// Appends a message from a place on, which moves, until `out` has `until_bytes` or a little more. `is_first` says
+    /// whether the message is the response's first, and `session` names the session in its id. Returns whether it is all of it.
     pub(crate) fn write(
         self,
         item: &OutgoingMessage<'_>,
         session: &str,
         is_first: bool,
-        out: &mut BytesMut,
-    ) -> Option<Bytes> {
+        place: &mut Place,
+        (out, until_bytes): (&mut BytesMut, usize),
+    ) -> bool {
+        let pen = &mut Pen::new(place, out, until_bytes);
         match self {
             Self::Lines => {
-                json::write_object(item, out);
-                out.put_u8(b'\n');
+                json::write_object(item, pen);
+                pen.put(|out| out.put_u8(b'\n'));
             }
             Self::Events => {
-                if item.id != 0 {
-                    out.put_slice(b"id: ");
-                    out.put_slice(session.as_bytes());
-                    out.put_u8(b':');
-                    json::write_number(item.id, out);
-                    out.put_u8(b'\n');
-                }
-                out.put_slice(b"data: ");
-                json::write_object(item, out);
-                out.put_slice(b"\n\n");
+                pen.put(|out| {
+                    if item.id != 0 {
+                        out.put_slice(b"id: ");
+                        out.put_slice(session.as_bytes());
+                        out.put_u8(b':');
+                        json::write_number(item.id, out);
+                        out.put_u8(b'\n');
+                    }
+                    out.put_slice(b"data: ");
+                });
+                json::write_object(item, pen);
+                pen.put(|out| out.put_slice(b"\n\n"));
             }
             Self::Array => {
-                if !is_first {
-                    out.put_u8(b',');
-                }
-                json::write_object(item, out);
+                pen.put(|out| {
+                    if !is_first {
+                        out.put_u8(b',');
+                    }
+                });
+                json::write_object(item, pen);
             }
             Self::Frames => {
-                write_head(item, true, out);
-                let payload = item.message.payload();
-                if payload.len() >= sterna_net::SHARE_BYTES {
-                    return Some(item.message.payload_shared());
+                let head = head(item);
+                pen.put(|out| head.write_before_topic(true, out));
+                pen.long(b"", Encoding::Raw, || Some(head.topic.as_bytes()));
+                pen.put(|out| head.write_before_properties(out));
+                pen.long(b"", Encoding::Raw, || Some(head.properties));
+                if !pen.leaves_payload() {
+                    pen.long(b"", Encoding::Raw, || Some(item.message.payload()));
                 }
-                out.put_slice(payload);
             }
         }
-        None
+        pen.is_done()
+    }
+
+    /// A payload that is sent behind the message without a copy; `None` where it is written with the message.
+    pub(crate) fn shared_payload(self, message: &Message) -> Option<Bytes> {
+        (self == Self::Frames && message.payload().len() >= sterna_net::SHARE_BYTES)
+            .then(|| message.payload_shared())
     }
 }
 
 /// Appends a message as a datagram of WebTransport: a frame without its Length.
 pub(crate) fn write_datagram(item: &OutgoingMessage<'_>, out: &mut BytesMut) {
-    write_head(item, false, out);
+    head(item).write(false, out);
     out.put_slice(item.message.payload());
 }
 
-fn write_head(item: &OutgoingMessage<'_>, with_length: bool, out: &mut BytesMut) {
-    let head = Head {
+fn head<'m>(item: &OutgoingMessage<'m>) -> Head<'m> {
+    Head {
         id: item.id,
         flags: Flags::new(item.qos as u8, item.retain, item.redelivered),
         topic: item.message.topic(),
         expiry_s: item.message.expiry_left_s(item.now_ms),
         properties: item.message.properties(),
         payload_bytes: item.message.payload().len(),
-    };
-    head.write(with_length, out);
+    }
 }
 
 #[cfg(test)]
@@ -321,12 +336,73 @@ mod tests {
         let mut out = BytesMut::from(format.opening());
         for (at, sample) in items.iter().enumerate() {
             let message = sample.message();
-            let rest = format.write(&sample.outgoing(&message), "s", at == 0, &mut out);
-            out.put_slice(&rest.unwrap_or_default());
+            let item = sample.outgoing(&message);
+            let shared = format.shared_payload(&message).filter(|_| at % 2 == 0);
+            let mut place = Place::begin(shared.is_some());
+            while !format.write(&item, "s", at == 0, &mut place, (&mut out, usize::MAX)) {}
+            out.put_slice(&shared.unwrap_or_default());
             out.put_slice(format.heartbeat());
         }
         out.put_slice(format.closing());
         out
+    }
+
+    /// However little room there is for each piece, the pieces are the message, and none is much larger than its room.
+    #[test]
+    fn a_message_in_pieces_is_the_message() {
+        let long = |unit: &str| unit.repeat(9_000 / unit.len());
+        let user = |name: &str, value: &str| (long(name), long(value));
+        for (at, payload) in [
+            long("\u{1}").into_bytes(),
+            long("é\"x").into_bytes(),
+            vec![0xff; 10_001],
+            Vec::new(),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let sample = Sample {
+                id: 7,
+                flags: [true; 3],
+                topic: long("t/é"),
+                payload,
+                content_type: Some(long("\n")),
+                expiry_s: Some(9),
+                response_topic: (at % 2 == 0).then(|| long("r")),
+                correlation: Some(vec![1; 7_000]),
+                user: vec![
+                    user("\u{2}", "v"),
+                    user("n", "\\"),
+                    ("a".into(), String::new()),
+                ],
+            };
+            let message = sample.message();
+            let item = sample.outgoing(&message);
+            for format in [Format::Lines, Format::Events, Format::Array, Format::Frames] {
+                let mut whole = BytesMut::new();
+                let mut place = Place::default();
+                assert!(format.write(&item, "s", false, &mut place, (&mut whole, usize::MAX)));
+                if format == Format::Array {
+                    let object: Value = serde_json::from_slice(&whole[1..]).unwrap();
+                    assert_eq!(object, sample.object());
+                }
+                for room in [1, 100, 3_000, 16_384] {
+                    let (mut place, mut pieces) = (Place::default(), Vec::new());
+                    loop {
+                        let mut piece = BytesMut::new();
+                        let to = (&mut piece, room);
+                        let is_done = format.write(&item, "s", false, &mut place, to);
+                        assert!(piece.len() <= room + (10 << 10), "{}", piece.len());
+                        assert!(!piece.is_empty() || is_done);
+                        pieces.extend_from_slice(&piece);
+                        if is_done {
+                            break;
+                        }
+                    }
+                    assert!(pieces == whole, "{format:?} in pieces of {room}");
+                }
+            }
+        }
     }
 
     proptest! {

@@ -11,6 +11,7 @@ mod http1;
 mod http2;
 mod http3;
 mod model;
+mod pieces;
 mod polls;
 mod publish;
 mod resume;
