@@ -78,7 +78,11 @@ impl<P> Queues<P> {
         };
         let has_enough = self.pressure >= Pressure::Settle
             && (session.ledger.len() >= most_messages || session.account.sent_bytes >= most_bytes);
-        !has_enough && session.pending.len() <= self.read_ahead().0 / 4
+        // Few long messages fill what may wait: the next one would be read, and left, again and again.
+        let (waiting, waiting_bytes) = self.read_ahead();
+        let is_low = session.pending.len() <= waiting / 4
+            && session.account.pending_bytes <= waiting_bytes as u64 / 4;
+        !has_enough && is_low
     }
 
     /// Lists sessions again that had to settle first.

@@ -17,6 +17,8 @@ pub struct Held {
     pub memory: MemoryStore,
     written: Arc<AtomicU64>,
     synced: Arc<AtomicU64>,
+    /// How often something of the log was asked for.
+    pub reads: Arc<AtomicU64>,
     /// The lowest append that a shard waits for, each; `u64::MAX` where none does.
     wish: Arc<[AtomicU64; 2]>,
 }
@@ -34,6 +36,7 @@ impl Held {
             memory,
             written: all(),
             synced: all(),
+            reads: Arc::default(),
             wish: Arc::new([u64::MAX; 2].map(AtomicU64::new)),
         }
     }
@@ -133,6 +136,7 @@ impl Store for Held {
         }
     }
     fn read(&mut self, request: ReadRequest) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.memory.read(request);
     }
     fn next_answer(&mut self) -> Option<ReadAnswer> {

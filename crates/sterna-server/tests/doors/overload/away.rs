@@ -1,5 +1,7 @@
 //! Sessions that are away with messages that were sent to them: what becomes of these where memory is short.
 
+use std::sync::atomic::Ordering;
+
 use sterna_amqp::connection::{LinkId, SessionId};
 use sterna_amqp::link::{AttachOptions, Unsettled};
 use sterna_amqp::messaging::{
@@ -321,4 +323,43 @@ fn what_was_sent_to_a_session_of_http_leaves_memory() {
         .collect();
     assert_eq!(texts, expected);
     assert!(rest[0].0 > sent[MESSAGES - 1].0, "they have new ids");
+}
+
+/// A reader that settles nothing has what it may have after a few reads, however long messages are, and the log is not read
+/// for it in a circle.
+#[test]
+fn a_slow_reader_of_long_messages_is_read_for_once() {
+    for (body_bytes, is_short) in [
+        (20_000, false),
+        (20_000, true),
+        (300_000, false),
+        (300_000, true),
+    ] {
+        let store = Held::new();
+        let mut broker =
+            Broker::restored(&config(), 1, Limits::default(), || Box::new(store.clone()));
+        let reader = super::kept(&mut broker, "reader");
+        broker.subscribe(reader, V5, "t", QoS::AtLeastOnce);
+        broker.cut(reader);
+        let publisher = broker.client(V5, "publisher");
+        for _ in 0..200 {
+            broker.publish(
+                publisher,
+                V5,
+                "t",
+                &"x".repeat(body_bytes),
+                QoS::AtLeastOnce,
+            );
+        }
+        let reader = super::come_back(&mut broker, "reader");
+        if is_short {
+            resident(&mut broker, 85, Stage::MoveToLog);
+        }
+        broker.advance(5_000);
+        assert_eq!(super::came(&mut broker, reader).len(), 4);
+        let reads = store.reads.load(Ordering::Relaxed);
+        broker.advance(60_000);
+        let more = store.reads.load(Ordering::Relaxed) - reads;
+        assert!(more <= 2, "{body_bytes} {is_short}: {more} more reads");
+    }
 }
