@@ -245,8 +245,8 @@ chmod 600 ./*.key
         ("good.pem", "p521.key", "P-521"), ("good.pem", "short.key", "1024 bits"), ("good.pem", "dsa.key", "DSA"),
         ("good.pem", "ca.key", "that of another certificate"), ("good.key", "good.pem", "exchanged"),
         ("good.csr", "good.key", "CSR"), ("good.p12", "good.key", "PKCS #12"), ("empty.pem", "good.key", "is empty"),
-        ("nameless.pem", "good.key", "warning: ./nameless.pem: the certificate names no host"),
-        ("ca.pem", "ca.key", "warning: ./ca.pem: the certificate is that of an authority"),
+        ("nameless.pem", "good.key", "warning: check.toml:4: tls.certificate: ./nameless.pem: the certificate names no host"),
+        ("ca.pem", "ca.key", "warning: check.toml:4: tls.certificate: ./ca.pem: the certificate is that of an authority"),
         ("good.pem", "good.key", ""), ("good.pem", "sec1.key", ""), ("bom.pem", "good.key", ""), ("crlf.pem", "crlf.key", ""),
     ]:
         is_good = not part or part.startswith("warning")

@@ -453,7 +453,7 @@ impl<P> Queues<P> {
             };
             // A session that ended may have left its slot in the list.
             if std::mem::take(&mut session.is_listed) && session.is_ready() {
-                session.has_more = false;
+                session.set_has_more(false);
                 self.current = Some(slot);
                 return Some(slot);
             }

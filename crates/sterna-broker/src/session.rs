@@ -167,6 +167,8 @@ pub(crate) struct Rare {
     pub(crate) sweep_at_ms: Option<u64>,
     /// In a cluster: number of its last publication of QoS 2 that went to the log; 0 before the first.
     pub(crate) rounds: u64,
+    /// Whether its consumer has more to send that is not in the queue.
+    pub(crate) has_more: bool,
     /// The demand of its consumer, if that states one.
     pub(crate) demand: Option<Box<Demand>>,
     /// Which messages its consumer wants, if not all.
@@ -196,6 +198,7 @@ impl Rare {
             && self.restored.is_empty()
             && self.sweep_at_ms.is_none()
             && self.rounds == 0
+            && !self.has_more
             && self.demand.is_none()
             && self.selector.is_none()
             && self.endpoint.is_none()
@@ -243,8 +246,6 @@ pub(crate) struct BrokerSession<P> {
     pub(crate) weight: Weight,
     pub(crate) state: State,
     pub(crate) is_parked: bool,
-    /// Whether the consumer has more to send that is not in the queue.
-    pub(crate) has_more: bool,
     /// Whether its ledger has no room for what is to be sent next.
     pub(crate) is_blocked: bool,
     /// Whether what is to be sent next waits until the store has it, or for the next turn, when its consumer's selector
@@ -285,7 +286,6 @@ impl<P: DoorState> BrokerSession<P> {
             weight: Weight::NEW,
             state,
             is_parked: false,
-            has_more: false,
             is_blocked: false,
             is_held: false,
             names_places: false,
@@ -334,12 +334,29 @@ impl<P> BrokerSession<P> {
         matches!(self.state, State::Active)
     }
 
+    /// Whether its consumer has more to send that is not in the queue.
+    pub(crate) fn has_more(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.has_more)
+    }
+
+    /// Notes whether its consumer has more to send that is not in the queue.
+    pub(crate) fn set_has_more(&mut self, has_more: bool) {
+        if has_more {
+            self.rare_mut().has_more = true;
+        } else if let Some(rare) = &mut self.rare
+            && rare.has_more
+        {
+            rare.has_more = false;
+            self.drop_rare_if_empty();
+        }
+    }
+
     /// Whether it can take its next message.
-    pub(crate) const fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         let may_take = !self.is_blocked && !self.is_held && !self.pending.is_empty();
         self.is_connected()
             && !self.is_parked
-            && (may_take || self.has_more)
+            && (may_take || self.has_more())
             && matches!(self.state, State::Active)
     }
 

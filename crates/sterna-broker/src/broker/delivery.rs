@@ -132,7 +132,7 @@ impl<P: DoorState> Broker<P> {
     pub fn note_more(&mut self, session: SessionKey) {
         let slot = session.slot;
         if let Some(session) = self.queues.attended_mut(session) {
-            session.has_more = true;
+            session.set_has_more(true);
             self.queues.list_if_ready(slot);
         }
     }

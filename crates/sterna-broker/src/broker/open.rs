@@ -315,7 +315,7 @@ impl<P: DoorState> Broker<P> {
         );
         session.set_consumer(Some(request.consumer));
         session.is_parked = false;
-        session.has_more = false;
+        session.set_has_more(false);
         session.is_blocked = false;
         session.is_held = false;
         session.names_places = false;
