@@ -421,7 +421,7 @@ impl Running {
     }
 
     /// Tells other nodes that this one leaves, and ends the thread. All that still waits for NATS has up to `within` to get
-    /// there, and the goodbye [`GOODBYE`] more. Messages that wait then are lost, and their publishers get no
+    /// there, and the goodbye a second more. Messages that wait then are lost, and their publishers get no
     /// acknowledgement.
     pub fn stop(self, within: Duration) {
         let by = Instant::now() + within;
