@@ -139,9 +139,10 @@ impl Core {
         }
     }
 
-    /// A list ordered so that the first connection of each address comes first, then the second of each, and so on. Those of
+    /// Orders a list so that the first connection of each address comes first, then the second of each, and so on. Those of
     /// one address stay in their order.
-    pub(super) fn by_turns_of_addresses(&self, list: Vec<ConnectionId>) -> Vec<ConnectionId> {
+    pub(super) fn take_turns_by_address(&mut self, list: fn(&mut Self) -> &mut Vec<ConnectionId>) {
+        let unordered = std::mem::take(list(self));
         let mut rounds: HashMap<Host, u32> = HashMap::new();
         let with_round = |id| {
             let round = self.connections.get(id).map_or(0, |connection| {
@@ -153,9 +154,9 @@ impl Core {
             });
             (round, id)
         };
-        let mut ordered: Vec<(u32, ConnectionId)> = list.into_iter().map(with_round).collect();
+        let mut ordered: Vec<(u32, ConnectionId)> = unordered.into_iter().map(with_round).collect();
         ordered.sort_by_key(|(round, _)| *round);
-        ordered.into_iter().map(|(_, id)| id).collect()
+        *list(self) = ordered.into_iter().map(|(_, id)| id).collect();
     }
 
     /// Puts a connection on the list of those to write to.

@@ -242,8 +242,7 @@ impl<H: Handler> Shard<H> {
         let least = LEAST_READ_BYTES.min(config.read_bytes_per_turn);
         self.read_bytes = share.clamp(least, config.read_bytes_per_turn);
         if self.reading.begin() {
-            let ready = std::mem::take(&mut self.core.ready);
-            self.core.ready = self.core.by_turns_of_addresses(ready);
+            (self.core).take_turns_by_address(|core| &mut core.ready);
         }
         self.work_through(|core| &mut core.ready, Self::attend);
         self.reading.end(&mut self.core.ready);
@@ -258,8 +257,7 @@ impl<H: Handler> Shard<H> {
     /// Writes what is queued, for as long as a turn may.
     fn write_streams(&mut self) {
         if self.writing.begin() {
-            let dirty = std::mem::take(&mut self.core.dirty);
-            self.core.dirty = self.core.by_turns_of_addresses(dirty);
+            (self.core).take_turns_by_address(|core| &mut core.dirty);
         }
         self.work_through(
             |core| &mut core.dirty,

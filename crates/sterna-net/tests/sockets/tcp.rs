@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sterna_net::{
-    CloseReason, ListenerTransport, Network, RefusedConnection, StreamId, TransportKind,
+    CloseReason, ConnectionId, ListenerTransport, Network, RefusedConnection, StreamId,
+    TransportKind,
 };
 
 use crate::support::{Letter, Manner, PATIENCE, Seen, Server, Setup, pattern};
@@ -682,6 +683,34 @@ fn floods_of_many_share_what_is_read_in_a_turn() {
 
 const FLOODS: usize = 2;
 
+/// The bytes of others that the server reads before those which a client sends while the shard is busy.
+fn bytes_before(server: &Server, client: &mut TcpStream, me: ConnectionId) -> usize {
+    let (is_busy, busy) = std::sync::mpsc::channel();
+    let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+    let log = Arc::clone(&server.log);
+    server.mailboxes[0].post(Letter::Run(Box::new(move |_, _| {
+        log.forget();
+        is_busy.send(()).unwrap();
+        goes_on.recv().unwrap();
+    })));
+    busy.recv_timeout(PATIENCE).unwrap();
+    // It is there when the shard looks again, with what the floods have sent meanwhile.
+    client.write_all(&[7; 64]).unwrap();
+    go_on.send(()).unwrap();
+    server.log.wait("the client's bytes", |seen| {
+        matches!(seen, Seen::Received(id, _, 64) if *id == me).then_some(())
+    });
+    let (mut before, mut is_served) = (0, false);
+    server.log.count(|_, seen| {
+        if let Seen::Received(id, _, bytes) = seen {
+            is_served |= *id == me;
+            before += if is_served { 0 } else { *bytes };
+        }
+        false
+    });
+    before
+}
+
 /// A client is heard while others flood the server, after no more than this from each of them in a turn.
 fn floods_leave_turns(streams_bytes_per_turn: usize, most_each_bytes: usize) {
     let mut setup = setup();
@@ -707,29 +736,7 @@ fn floods_leave_turns(streams_bytes_per_turn: usize, most_each_bytes: usize) {
         _ => None,
     });
     for _ in 0..50 {
-        let (is_busy, busy) = std::sync::mpsc::channel();
-        let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
-        let log = Arc::clone(&server.log);
-        server.mailboxes[0].post(Letter::Run(Box::new(move |_, _| {
-            log.forget();
-            is_busy.send(()).unwrap();
-            goes_on.recv().unwrap();
-        })));
-        busy.recv_timeout(PATIENCE).unwrap();
-        // It is there when the shard looks again, with what the floods have sent meanwhile.
-        client.write_all(&[7; 64]).unwrap();
-        go_on.send(()).unwrap();
-        server.log.wait("the client's bytes", |seen| {
-            matches!(seen, Seen::Received(id, _, 64) if *id == me).then_some(())
-        });
-        let (mut before, mut is_served) = (0, false);
-        server.log.count(|_, seen| {
-            if let Seen::Received(id, _, bytes) = seen {
-                is_served |= *id == me;
-                before += if is_served { 0 } else { *bytes };
-            }
-            false
-        });
+        let before = bytes_before(&server, &mut client, me);
         // Each flood's turn may have been under way, and each has one more at most.
         assert!(before <= 2 * most_bytes, "{before} bytes of others first");
         // The flood goes on.
@@ -781,28 +788,7 @@ fn each_address_has_its_turn() {
     });
     for _ in 0..20 {
         // All of them have more to say than is read of them in a turn.
-        let (is_busy, busy) = std::sync::mpsc::channel();
-        let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
-        let log = Arc::clone(&server.log);
-        server.mailboxes[0].post(Letter::Run(Box::new(move |_, _| {
-            log.forget();
-            is_busy.send(()).unwrap();
-            goes_on.recv().unwrap();
-        })));
-        busy.recv_timeout(PATIENCE).unwrap();
-        client.write_all(&[7; 64]).unwrap();
-        go_on.send(()).unwrap();
-        server.log.wait("the client's bytes", |seen| {
-            matches!(seen, Seen::Received(id, _, 64) if *id == me).then_some(())
-        });
-        let (mut before, mut is_served) = (0, false);
-        server.log.count(|_, seen| {
-            if let Seen::Received(id, _, bytes) = seen {
-                is_served |= *id == me;
-                before += if is_served { 0 } else { *bytes };
-            }
-            false
-        });
+        let before = bytes_before(&server, &mut client, me);
         // One may have been under way, and the first turn may not know of the client yet.
         assert!(before <= 3 * read_bytes, "{before} bytes of others first");
     }
