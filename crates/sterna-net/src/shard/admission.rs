@@ -5,13 +5,14 @@ use std::net::IpAddr;
 
 use crate::config::ShardConfig;
 use crate::counters::RefusedConnection;
+use crate::peers::{Host, host_of};
 
 /// Counts half-open connections, all and per address.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
     half_open: usize,
     // Peers choose the keys, so the map must not become slow by chosen keys.
-    per_address: HashMap<IpAddr, usize>,
+    per_address: HashMap<Host, usize>,
 }
 
 impl Admission {
@@ -42,7 +43,7 @@ impl Admission {
         peer: IpAddr,
         config: &ShardConfig,
     ) -> Result<(), RefusedConnection> {
-        let key = network(peer);
+        let key = host_of(peer);
         let count = self.per_address.get(&key).copied().unwrap_or(0);
         if count >= config.half_open_per_address {
             return Err(RefusedConnection::HalfOpenPerAddress);
@@ -60,7 +61,7 @@ impl Admission {
     pub(super) fn release(&mut self, peer: Option<IpAddr>) {
         debug_assert!(self.half_open > 0, "what is released was admitted");
         self.half_open = self.half_open.saturating_sub(1);
-        let Some(key) = peer.map(network) else {
+        let Some(key) = peer.map(host_of) else {
             return;
         };
         if let Some(count) = self.per_address.get_mut(&key) {
@@ -69,17 +70,6 @@ impl Admission {
                 self.per_address.remove(&key);
             }
         }
-    }
-}
-
-/// The unit that counts as one address: one host has a whole /64 of IPv6.
-fn network(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V6(v6) => {
-            let bits = v6.to_bits() & !u128::from(u64::MAX);
-            IpAddr::V6(bits.into())
-        }
-        v4 @ IpAddr::V4(_) => v4,
     }
 }
 

@@ -387,11 +387,6 @@ impl Shard {
         self.holding.line.end_part();
     }
 
-    /// Whether as many messages were delivered in this turn as there may be.
-    fn has_delivered(&self) -> bool {
-        self.broker.has_delivered()
-    }
-
     /// Lets clients go on that have waited as long as they may.
     fn end_holds(&mut self, net: &mut dyn Network) {
         let now_ms = net.now_ms();
@@ -488,7 +483,7 @@ impl Handler for Shard {
     }
 
     fn takes_input(&mut self, net: &mut dyn Network) -> bool {
-        if self.has_delivered() {
+        if self.broker.has_delivered() {
             return false;
         }
         if !self.broker.is_ahead() {
