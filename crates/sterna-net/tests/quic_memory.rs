@@ -10,13 +10,14 @@ mod world;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use quinn_proto::Dir;
 use sterna_net::quic::QuicConfig;
-use world::{World, echo};
+use world::{Fate, World, echo};
 
 /// Counts what is allocated while the server runs, by size.
 struct Counting;
@@ -128,9 +129,23 @@ const CONNECTIONS: usize = 400;
 /// rest is room for the allocator, whose chunks differ by some bytes from run to run.
 const BUDGET_BYTES: usize = 15_600;
 
+/// One test counts at a time.
+static COUNTS: Mutex<()> = Mutex::new(());
+
+/// Begins to count from nothing.
+fn count() -> MutexGuard<'static, ()> {
+    let guard = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let table = vec![0; 1 << 20];
+    // What was there is given back once the allocator may look again.
+    let before = std::mem::replace(&mut OWNED.lock().expect("nothing panics there").table, table);
+    drop(before);
+    LIVE_BYTES.store(0, Ordering::Relaxed);
+    guard
+}
+
 #[test]
 fn an_idle_connection_keeps_its_budget() {
-    OWNED.lock().unwrap().table = vec![0; 1 << 20];
+    let _guard = count();
     let mut world = World::new(QuicConfig::default(), Duration::from_millis(20));
     world.around_server = Some(Box::new(|| Box::new(Counted::start())));
     world.reaction = Box::new(echo);
@@ -177,4 +192,55 @@ fn an_idle_connection_keeps_its_budget() {
         per_connection <= BUDGET_BYTES,
         "{per_connection} bytes per connection"
     );
+}
+
+/// Data behind a gap leaves memory when its connection is closed, and when the client closes it: not only when the end is
+/// over, which the client can draw out. Nothing that comes later stays.
+#[test]
+fn a_connection_that_ends_keeps_nothing_unread() {
+    let _guard = count();
+    for is_closed_by_the_client in [false, true] {
+        let mut world = World::new(QuicConfig::default(), Duration::from_millis(20));
+        world.around_server = Some(Box::new(|| Box::new(Counted::start())));
+        let client = world.connect();
+        world.run_for(Duration::from_secs(1));
+        let own = world.open(client, Dir::Bi, b"CONNECT", false);
+        world.run_for(Duration::from_secs(1));
+        let key = world.opened()[0].1;
+        // A word that the client never acknowledges keeps the connection waiting.
+        let lossy = |world: &mut World, streams: usize| {
+            let before = world.clients[client].up.0;
+            world.rule = Box::new(move |crossing| {
+                if crossing.to_server && crossing.number != before {
+                    Fate::Deliver
+                } else {
+                    Fate::Drop
+                }
+            });
+            let bytes = vec![7; 9_000 / streams];
+            for _ in 0..streams {
+                world.open(client, Dir::Bi, &bytes, false);
+            }
+            world.run_for(Duration::from_millis(22));
+            LIVE_BYTES.load(Ordering::Relaxed)
+        };
+        let before = LIVE_BYTES.load(Ordering::Relaxed);
+        let held = lossy(&mut world, 1) - before;
+        assert!(held > 7_000, "{held} bytes wait behind the gap");
+        if is_closed_by_the_client {
+            let now = world.now;
+            (world.clients[client].connection).close(now, 0_u32.into(), Bytes::new());
+            world.run_for(Duration::from_millis(22));
+        } else {
+            world.server.send(key, own, b"DISCONNECT");
+            world.server.close(key, 0);
+            lossy(&mut world, 2);
+        }
+        assert_eq!(world.server.len(), 1, "its end is not over");
+        let left = LIVE_BYTES.load(Ordering::Relaxed).saturating_sub(before);
+        assert!(
+            left < 3_000,
+            "{left} bytes are left: {is_closed_by_the_client}"
+        );
+    }
 }

@@ -713,10 +713,7 @@ impl Connected {
         }
         self.stage = if local { Stage::Left } else { Stage::Closed };
         self.closing = None;
-        self.readable = Vec::new();
-        self.forget_unread(shared);
-        self.gaps.forget(&mut shared.unread_bytes);
-        self.paused = false;
+        self.drop_unread(shared);
         if let Some(outgoing) = self.outgoing.take() {
             shared.pool.recycle(outgoing);
         }

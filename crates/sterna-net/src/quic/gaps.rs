@@ -21,7 +21,7 @@ const OVERHEAD_PER_BYTE: u32 = 32;
 /// The estimate for one connection.
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
-    /// By stream; only those that owe something.
+    /// By stream; also those behind whose gaps may be bytes that another was charged with.
     charged: BTreeMap<StreamId, u32>,
     /// The sum of them.
     bytes: u32,
@@ -30,7 +30,7 @@ pub(super) struct Gaps {
     /// Datagrams since the last settlement, and their bytes that no reading has explained.
     datagrams: u32,
     unexplained_bytes: u32,
-    /// The last stream of which nothing was to be read, and how often that was so.
+    /// The last stream of which nothing was to be read, and how often that was so of any.
     empty: Option<(StreamId, u32)>,
 }
 
@@ -47,12 +47,6 @@ impl Gaps {
         *all_bytes += u64::from(self.counted_bytes);
     }
 
-    /// Nothing is kept any more.
-    pub(super) fn forget(&mut self, all_bytes: &mut u64) {
-        *all_bytes -= u64::from(self.counted_bytes);
-        *self = Self::default();
-    }
-
     /// A datagram came.
     pub(super) fn arrived(&mut self, bytes: usize) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -65,6 +59,7 @@ impl Gaps {
         if bytes == 0 {
             let times = self.empty.map_or(0, |(_, times)| times);
             self.empty = Some((stream, times.saturating_add(1)));
+            self.charged.entry(stream).or_default();
             return;
         }
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -90,6 +85,12 @@ impl Gaps {
         if self.empty.is_some_and(|(empty, _)| empty == stream) {
             self.empty = None;
         }
+    }
+
+    /// The streams that bytes may be kept of. Nothing is kept any more.
+    pub(super) fn take_streams(&mut self, all_bytes: &mut u64) -> impl Iterator<Item = StreamId> {
+        *all_bytes -= u64::from(self.counted_bytes);
+        std::mem::take(self).charged.into_keys()
     }
 
     /// All streams were read. Charges what is still unexplained, up to `most_bytes` in all.
@@ -177,7 +178,9 @@ mod tests {
         gaps.read(stream(1), 1_200);
         assert_eq!(gaps.bytes(), 0);
         let mut all = 0;
-        gaps.forget(&mut all);
-        assert_eq!(all, 0);
+        gaps.count(&mut all);
+        gaps.read(stream(7), 0);
+        let left: Vec<StreamId> = gaps.take_streams(&mut all).collect();
+        assert_eq!((left, all), (vec![stream(7)], 0));
     }
 }

@@ -1,8 +1,8 @@
 //! Reading of streams, and the count of bytes that are not read.
 
-use quinn_proto::{ReadError, StreamId};
+use quinn_proto::{ReadError, StreamId, VarInt};
 
-use super::connection::{Connected, Shared, number};
+use super::connection::{Connected, Shared, Stage, number};
 use super::event::{DriverEvent, EventKind};
 use super::gaps;
 
@@ -11,6 +11,9 @@ const READ_BATCH_BYTES: usize = 64 * 1024;
 
 impl Connected {
     pub(super) fn read(&mut self, shared: &mut Shared, stream: StreamId) {
+        if self.stage == Stage::Lingering {
+            return self.discard(stream);
+        }
         if !self.is_usable() {
             return;
         }
@@ -63,6 +66,39 @@ impl Connected {
             self.gaps.ended(stream);
             self.trace_stream(shared, stream, "half_closed_remote");
             self.tend_limit(shared, stream.dir());
+        }
+    }
+
+    /// Reads what comes once the handler has closed the connection, and keeps nothing of it.
+    fn discard(&mut self, stream: StreamId) {
+        let mut receiver = self.quic.recv_stream(stream);
+        let Ok(mut chunks) = receiver.read(true) else {
+            return;
+        };
+        let mut bytes = 0;
+        let is_behind_a_gap = loop {
+            match chunks.next(usize::MAX) {
+                Ok(Some(chunk)) => bytes += chunk.bytes.len(),
+                Ok(None) | Err(ReadError::Reset(_)) => break false,
+                Err(ReadError::Blocked) => break bytes == 0,
+            }
+        };
+        let _ = chunks.finalize();
+        if is_behind_a_gap {
+            let _ = receiver.stop(VarInt::from_u32(0));
+        }
+    }
+
+    /// Gives back what the library keeps of streams that nobody reads any more: else it has that until the end of the
+    /// connection is over, too.
+    pub(super) fn drop_unread(&mut self, shared: &mut Shared) {
+        self.paused = false;
+        self.forget_unread(shared);
+        for stream in std::mem::take(&mut self.readable) {
+            self.discard(stream);
+        }
+        for stream in self.gaps.take_streams(&mut shared.unread_bytes) {
+            let _ = self.quic.recv_stream(stream).stop(VarInt::from_u32(0));
         }
     }
 

@@ -157,12 +157,12 @@ impl Connected {
     /// Begins to close: earlier bytes are delivered first, as far as that works in time. The end of
     /// a stream confirms the delivery, so the streams that the client opened end. Streams of this
     /// end may have to last as long as the connection (RFC 9114, section 6.2.1).
-    pub(super) fn close(&mut self, shared: &Shared, reason: u64) {
+    pub(super) fn close(&mut self, shared: &mut Shared, reason: u64) {
         if !self.is_usable() {
             return;
         }
         self.stage = Stage::Lingering;
-        self.readable = Vec::new();
+        self.drop_unread(shared);
         let is_settled = self.is_settled(shared);
         let ends_all = self.outgoing.as_mut().is_none_or(|outgoing| {
             outgoing.finish_where(|stream| stream.initiator() == Side::Client)
