@@ -4,10 +4,11 @@
 //! message whether the copies of the turn are made. Then only messages that go to few readers are published in this turn.
 //! The others wait for a turn of their own, each behind those that came before it.
 //!
-//! One copy is one delivery. Each KiB of the body counts as one more, and so do some places of the filters' tree that were
-//! looked at. Bytes that are copied for one connection count more than those that connections share. A change of a route
-//! counts as some: a client may subscribe and unsubscribe without end. So does the end of a session's connection. Retained
-//! messages that a subscription asks for count, too.
+//! One copy is one delivery. Each 16 KiB of the body count as one more, and so do some places of the filters' tree that were
+//! looked at. Queues and connections share a body, and what writes it to connections has a time of its own in each turn.
+//! Bytes that are read for one session, or copied for one connection, count more. A change of a route counts as some: a
+//! client may subscribe and unsubscribe without end. So does the end of a session's connection. Retained messages that a
+//! subscription asks for count, too.
 
 /// Parts of a copy, in which it is counted.
 const PARTS: u64 = 16;
@@ -40,8 +41,14 @@ impl Copies {
     /// A message with a body of this length goes to so many queues.
     #[inline]
     pub(crate) const fn made(&mut self, targets: usize, body_bytes: usize) {
-        let parts_each = PARTS + body_bytes as u64 * PARTS / 1024;
+        let parts_each = PARTS + body_bytes as u64 / 1024;
         self.parts += targets as u64 * parts_each;
+    }
+
+    /// A message with a body of this length was read in the log for one session.
+    #[inline]
+    pub(crate) const fn read(&mut self, body_bytes: usize) {
+        self.parts += PARTS + body_bytes as u64 * PARTS / 1024;
     }
 
     /// Bytes were copied for one connection.

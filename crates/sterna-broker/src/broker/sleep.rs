@@ -382,7 +382,7 @@ impl<P: DoorState> Broker<P> {
         let mut is_done = true;
         let mut reached = end;
         for (position, message) in messages {
-            self.replays.made(1, message.body_bytes());
+            self.replays.read(message.body_bytes());
             let reader = self.queues.sessions[slot].reader.as_ref();
             let is_wanted = reader.is_some_and(|reader| {
                 position >= reader.next

@@ -81,7 +81,7 @@ settings! {
         /// rest waits for the next turn, so that other clients are served between.
         restart maximum_steps_per_turn: u32 = 1_000_000, within 1..;
         /// Copies of messages that a shard makes in one turn. Then messages that go to many readers wait for the next one, so
-        /// that other clients are served between. One delivery is a copy, and each KiB of the body one more. It sends
+        /// that other clients are served between. One delivery is a copy, and each 16 KiB of the body one more. It sends
         /// as many in one turn. There each KiB that is copied for one connection, or written in its form, counts as four.
         restart maximum_copies_per_turn: u32 = 16_384, within 1..;
         /// Levels of a topic or filter.
