@@ -120,9 +120,9 @@ pub struct ShardConfig {
     pub streams_bytes_per_turn: usize,
     /// Time in one turn after which the byte streams that are left wait for the next one, in milliseconds; at least one is read.
     /// Then the streams of each address have their turns: those of one do not wait for all of another.
-    pub reading_ms_per_turn: u64,
+    pub reading_per_turn_ms: u64,
     /// The same for writing. Connections that have room again are written to in their turn as well.
-    pub writing_ms_per_turn: u64,
+    pub writing_per_turn_ms: u64,
     /// Bytes written to one connection in one turn, above which the rest waits for the next turn.
     pub write_bytes_per_turn: usize,
     /// Unsent bytes above which a connection counts as blocked.
@@ -173,8 +173,8 @@ impl Default for ShardConfig {
             paused_timeout_ms: 10_000,
             read_bytes_per_turn: 64 * 1024,
             streams_bytes_per_turn: 4 * 1024 * 1024,
-            reading_ms_per_turn: 10,
-            writing_ms_per_turn: 10,
+            reading_per_turn_ms: 10,
+            writing_per_turn_ms: 10,
             write_bytes_per_turn: 1024 * 1024,
             high_watermark_bytes: 256 * 1024,
             low_watermark_bytes: 64 * 1024,

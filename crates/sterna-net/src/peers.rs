@@ -21,6 +21,26 @@ pub(crate) fn host_of(peer: IpAddr) -> Host {
     }
 }
 
+/// Orders a list so that the first of each address comes first, then the second of each, and so on. Those of one address
+/// stay in their order.
+pub(crate) fn in_turns<T: Copy>(
+    list: impl Iterator<Item = T>,
+    host: impl Fn(T) -> Option<Host>,
+) -> Vec<T> {
+    let mut rounds: HashMap<Host, u32> = HashMap::new();
+    let with_round = |one| {
+        let round = host(one).map_or(0, |host| {
+            let round = rounds.entry(host).or_default();
+            *round += 1;
+            *round
+        });
+        (round, one)
+    };
+    let mut ordered: Vec<(u32, T)> = list.map(with_round).collect();
+    ordered.sort_by_key(|(round, _)| *round);
+    ordered.into_iter().map(|(_, one)| one).collect()
+}
+
 /// Counts connections by address and by listener.
 #[derive(Debug)]
 pub(crate) struct Peers {

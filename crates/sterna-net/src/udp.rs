@@ -235,10 +235,10 @@ impl UdpListener {
         self.blocked = false;
     }
 
-    /// Sends the driver's datagrams, unless the socket is known to be full.
-    pub(crate) fn transmit(&mut self, now: Instant, scratch: &mut UdpScratch) {
+    /// Sends the driver's datagrams, unless the socket is known to be full. Whether more may be sent at once.
+    pub(crate) fn transmit(&mut self, now: Instant, scratch: &mut UdpScratch) -> bool {
         if self.blocked {
-            return;
+            return false;
         }
         let (state, socket, sent) = (&self.state, &self.socket, &mut self.sent);
         let mut sink = |outgoing: &DatagramBatch<'_>| {
@@ -264,6 +264,7 @@ impl UdpListener {
             .driver
             .transmit(now, segments, &mut scratch.transmit, &mut sink);
         self.blocked = flush == Flush::Blocked;
+        flush == Flush::Spent
     }
 
     /// Lets other threads see the figures; `published` are the driver's that they see now.

@@ -27,7 +27,7 @@ use super::{
     Counters, DatagramBatch, DriverEvent, EventKind, Flush, Key, QuicConfig, Sent, SetupError,
 };
 use crate::Clock;
-use crate::peers::Peers;
+use crate::peers::{Peers, host_of, in_turns};
 
 /// Answers outside of connections (Retry, version negotiation, resets) that may wait for the socket.
 const MAX_RESPONSES: usize = 256;
@@ -71,6 +71,8 @@ pub struct Driver {
     ready: VecDeque<u32>,
     /// Connections that may have something to send.
     dirty: VecDeque<u32>,
+    /// Some of them had no turn in the last one.
+    is_crowded: bool,
     /// Connections that are over, until the events before were handed out.
     drained: Vec<(u32, EndpointEvent)>,
     responses: VecDeque<Parcel>,
@@ -192,6 +194,7 @@ impl Driver {
             timers: Timers::default(),
             ready: VecDeque::new(),
             dirty: VecDeque::new(),
+            is_crowded: false,
             drained: Vec::new(),
             responses: VecDeque::new(),
             waiting: Newcomers::default(),
@@ -614,10 +617,19 @@ impl Driver {
                 return Flush::Blocked;
             }
         }
+        if std::mem::take(&mut self.is_crowded) {
+            self.take_turns_by_address();
+        }
+        let mut bytes_left = self.shared.config.sent_per_turn_bytes;
         while let Some(slot) = self.dirty.pop_front() {
             let Some(connection) = self.slots[slot as usize].connection.as_deref_mut() else {
                 continue;
             };
+            if bytes_left == 0 {
+                self.dirty.push_front(slot);
+                self.is_crowded = true;
+                return Flush::Spent;
+            }
             connection.dirty = false;
             connection.flush(&mut self.shared);
             let mut sent = false;
@@ -649,6 +661,7 @@ impl Driver {
                 }
                 sent = true;
                 let built_bytes = transmit.size;
+                bytes_left = bytes_left.saturating_sub(built_bytes);
                 transmit.size = connection.admit(&transmit, buffer);
                 let is_stopped = transmit.size < built_bytes;
                 self.shared.counters.amplification_stops += u64::from(is_stopped);
@@ -669,6 +682,16 @@ impl Driver {
             self.set_timer(slot);
         }
         Flush::Complete
+    }
+
+    /// Orders the connections that have something to send, so that those of each address have their turns.
+    fn take_turns_by_address(&mut self) {
+        let unordered = std::mem::take(&mut self.dirty);
+        let host = |slot: u32| {
+            let connection = self.slots[slot as usize].connection.as_deref()?;
+            Some(host_of(connection.quic.remote_address().ip()))
+        };
+        self.dirty = in_turns(unordered.into_iter(), host).into();
     }
 
     /// Refuses new connections and closes those that exist, with an application error code; their

@@ -140,6 +140,8 @@ pub enum Flush {
     Complete,
     /// The socket blocked: call again once it is writable.
     Blocked,
+    /// As many bytes have left as may in one turn ([`super::QuicConfig::sent_per_turn_bytes`]). The rest is for the next one.
+    Spent,
 }
 
 /// A driver's counts since its creation.

@@ -1,6 +1,6 @@
 //! The shard as its handler sees it: connections and the calls that queue something on them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::config::ShardConfig;
 use crate::contain::contain;
 use crate::counters::{RefusedConnection, ShardCounters};
 use crate::outbox::Pool;
-use crate::peers::{Host, Peers, host_of};
+use crate::peers::{Peers, host_of, in_turns};
 use crate::table::Table;
 use crate::udp::{self, UdpListener};
 use crate::websocket;
@@ -139,24 +139,13 @@ impl Core {
         }
     }
 
-    /// Orders a list so that the first connection of each address comes first, then the second of each, and so on. Those of
-    /// one address stay in their order.
+    /// Orders a list so that connections of each address have their turns.
     pub(super) fn take_turns_by_address(&mut self, list: fn(&mut Self) -> &mut Vec<ConnectionId>) {
         let unordered = std::mem::take(list(self));
-        let mut rounds: HashMap<Host, u32> = HashMap::new();
-        let with_round = |id| {
-            let round = self.connections.get(id).map_or(0, |connection| {
-                let round = rounds
-                    .entry(host_of(connection.info.peer.ip()))
-                    .or_default();
-                *round += 1;
-                *round
-            });
-            (round, id)
-        };
-        let mut ordered: Vec<(u32, ConnectionId)> = unordered.into_iter().map(with_round).collect();
-        ordered.sort_by_key(|(round, _)| *round);
-        *list(self) = ordered.into_iter().map(|(_, id)| id).collect();
+        *list(self) = in_turns(unordered.into_iter(), |id| {
+            let connection = self.connections.get(id)?;
+            Some(host_of(connection.info.peer.ip()))
+        });
     }
 
     /// Puts a connection on the list of those to write to.

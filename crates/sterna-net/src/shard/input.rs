@@ -25,7 +25,7 @@ impl<H: Handler> Shard<H> {
             return;
         }
         let phase = connection.phase;
-        if (self.reading).is_over(self.core.config.reading_ms_per_turn) {
+        if (self.reading).is_over(self.core.config.reading_per_turn_ms) {
             return self.hold_back(id);
         }
         if phase == Phase::Handshake {

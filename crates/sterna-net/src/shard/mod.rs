@@ -262,7 +262,7 @@ impl<H: Handler> Shard<H> {
         self.work_through(
             |core| &mut core.dirty,
             |shard, id| {
-                if shard.writing.is_over(shard.core.config.writing_ms_per_turn) {
+                if shard.writing.is_over(shard.core.config.writing_per_turn_ms) {
                     shard.writing.hold_back(&shard.core.dirty);
                     shard.core.dirty.push(id);
                 } else {
@@ -400,7 +400,7 @@ impl<H: Handler> Shard<H> {
             |core| &mut core.dirty,
             |shard, id| shard.core.flush(id, &mut shard.scratch.cipher),
         );
-        self.transmit();
+        while self.transmit() {}
     }
 
     fn flush(&mut self) {
@@ -408,11 +408,14 @@ impl<H: Handler> Shard<H> {
         self.transmit();
     }
 
-    fn transmit(&mut self) {
+    /// Sends datagrams, as many as a turn may. Whether more may be sent at once.
+    fn transmit(&mut self) -> bool {
+        let mut has_more = false;
         for (index, udp) in self.core.udp.iter_mut().enumerate() {
-            udp.transmit(self.core.now, &mut self.scratch.udp);
+            has_more |= udp.transmit(self.core.now, &mut self.scratch.udp);
             udp.watch(self.poll.registry(), tokens::udp(index));
         }
+        has_more
     }
 
     /// Closes open connections, as far as that goes without waiting.

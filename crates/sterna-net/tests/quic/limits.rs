@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn_proto::Dir;
-use sterna_net::HandshakeFault;
-use sterna_net::quic::{EventKind, QuicConfig};
+use sterna_net::quic::{EventKind, Flush, Key, QuicConfig, Sent};
+use sterna_net::{HandshakeFault, StreamId};
 
 use crate::world::{Fate, World, echo, settings};
 
@@ -466,6 +466,52 @@ fn a_crowd_from_one_address_holds_up_only_itself() {
     assert_eq!(answered.len(), 201);
     let place = answered.iter().position(|client| *client == honest);
     assert!(place <= Some(2), "{place:?}");
+}
+
+/// A turn sends only so much, and the connections of an address that leave others none have their turns with those.
+#[test]
+fn a_crowd_of_readers_of_one_address_holds_up_only_itself() {
+    let config = QuicConfig {
+        sent_per_turn_bytes: 20_000,
+        ..QuicConfig::default()
+    };
+    let mut world = World::new(config, RTT / 2);
+    let tls = Arc::new(world.identity.client_tls(&[b"mqtt"]));
+    let elsewhere = "203.0.113.5:9".parse().expect("an address");
+    let mut readers: Vec<usize> = (0..20).map(|_| world.connect()).collect();
+    readers.push(world.connect_from(tls, World::transport(), elsewhere));
+    world.run_for(RTT * 3);
+    for reader in &readers {
+        world.open(*reader, Dir::Bi, b"x", false);
+    }
+    world.run_for(RTT * 3);
+    let mut keys: Vec<Key> = world.opened().iter().map(|(_, key, _)| *key).collect();
+    let honest = keys.pop().expect("it has come last");
+    let long = vec![7; 100_000];
+    for key in &keys {
+        world.server.send(*key, StreamId::FIRST, &long);
+    }
+    let mut buffer = Vec::new();
+    let now = world.now;
+    let mut turn = |world: &mut World| {
+        let (mut bytes, mut is_served) = (0, false);
+        let flush = world.server.transmit(now, 4, &mut buffer, &mut |out| {
+            bytes += out.bytes.len();
+            is_served |= out.destination == elsewhere;
+            Sent::Done
+        });
+        assert_eq!(flush, Flush::Spent);
+        assert!((20_000..40_000).contains(&bytes), "{bytes}");
+        is_served
+    };
+    assert!(!turn(&mut world));
+    world.server.send(honest, StreamId::FIRST, b"a word");
+    assert_eq!(
+        world.server.deadline(),
+        Some(now),
+        "the rest is for the next turn"
+    );
+    assert!(turn(&mut world), "it is not behind all the others");
 }
 
 /// A client whose first packet to arrive says that it has gone already leaves nothing behind.

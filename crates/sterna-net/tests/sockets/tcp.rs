@@ -756,7 +756,7 @@ fn each_address_has_its_turn() {
     const FLOODS: usize = 8;
     let mut setup = setup();
     // One read in each turn.
-    setup.config.reading_ms_per_turn = 0;
+    setup.config.reading_per_turn_ms = 0;
     setup.manner = Manner::Drop;
     let read_bytes = setup.config.read_bytes_per_turn;
     let server = setup.start();
