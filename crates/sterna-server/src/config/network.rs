@@ -37,6 +37,17 @@ settings! {
         /// `maximum_connections`, the shards share it. The log says so at the start, and connections beyond it are
         /// closed as they are accepted.
         restart reserved_files: u32 = 256;
+        /// Time in a turn for reading from connections over TCP. Those that are left are the first in the next one, where
+        /// those of each address have their turns. At least one is read.
+        restart reading_per_turn_ms: u32 = 10, within 1..;
+        /// The same for writing.
+        restart writing_per_turn_ms: u32 = 10, within 1..;
+        /// Bytes that a QUIC listener sends in a turn. The rest is for the next one, in the same way.
+        restart quic_sent_per_turn_bytes: u32 = 4 << 20, within 1..;
+        /// Connections that a listener takes in a turn.
+        restart accepts_per_turn: u32 = 256, within 1..;
+        /// Handshakes of TLS and WebSocket in a turn, and of each QUIC listener.
+        restart handshakes_per_turn: u32 = 16, within 1..;
         /// Bytes queued towards one client, above which its queue is no longer drained.
         restart high_watermark_bytes: u32 = 256 << 10;
         /// Time that a closing connection waits for the client to take or acknowledge the next bytes. Over QUIC: at
