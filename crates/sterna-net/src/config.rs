@@ -150,7 +150,7 @@ pub struct ShardConfig {
     /// Whether the kernel hands a QUIC datagram to the shard that owns the connection. Otherwise, or
     /// where it cannot, the shards hand them to each other, which costs a wake-up.
     pub kernel_steering: bool,
-    /// Most batches of datagrams taken from one UDP socket in one turn.
+    /// Most batches of datagrams taken from one UDP socket in one turn, as long as `reading_per_turn_ms` is not over.
     pub datagram_batches_per_turn: usize,
 }
 

@@ -162,9 +162,8 @@ impl UdpListener {
         }
     }
 
-    /// Takes datagrams that siblings have forwarded, and up to `batches` batches from the socket.
-    /// `readable` stays set if there may be more.
-    pub(crate) fn receive(&mut self, now: Instant, batches: usize, scratch: &mut UdpScratch) {
+    /// Takes datagrams that siblings have forwarded.
+    pub(crate) fn take_strays(&mut self, now: Instant) {
         for stray in self.siblings.take() {
             let Stray {
                 local_ip,
@@ -174,30 +173,32 @@ impl UdpListener {
             } = stray;
             self.driver.datagram(now, local_ip, remote, ecn, bytes);
         }
-        for _ in 0..batches {
-            if !self.readable {
+    }
+
+    /// Takes a batch from the socket. `readable` stays set if there may be more.
+    pub(crate) fn receive(&mut self, now: Instant, scratch: &mut UdpScratch) {
+        if !self.readable {
+            return;
+        }
+        let mut metas = [RecvMeta::default(); BATCH_SIZE];
+        let mut entries = scratch.receive.chunks_exact_mut(ENTRY_BYTES);
+        let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
+            std::array::from_fn(|_| IoSliceMut::new(entries.next().unwrap_or_default()));
+        let socket = UdpSockRef::from(&self.socket);
+        let count = match self.state.recv(socket, &mut slices, &mut metas) {
+            Ok(count) => count,
+            Err(error) => {
+                // Any error except an empty queue is that of an earlier send (ICMP): the next
+                // look may find datagrams.
+                self.readable = error.kind() != io::ErrorKind::WouldBlock;
                 return;
             }
-            let mut metas = [RecvMeta::default(); BATCH_SIZE];
-            let mut entries = scratch.receive.chunks_exact_mut(ENTRY_BYTES);
-            let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
-                std::array::from_fn(|_| IoSliceMut::new(entries.next().unwrap_or_default()));
-            let socket = UdpSockRef::from(&self.socket);
-            let count = match self.state.recv(socket, &mut slices, &mut metas) {
-                Ok(count) => count,
-                Err(error) => {
-                    // Any error except an empty queue is that of an earlier send (ICMP): the next
-                    // look may find datagrams.
-                    self.readable = error.kind() != io::ErrorKind::WouldBlock;
-                    continue;
-                }
-            };
-            // A batch that is not full has emptied the queue; a datagram that comes now raises
-            // another event.
-            self.readable = count == BATCH_SIZE;
-            for (meta, slice) in metas.iter().zip(&slices).take(count) {
-                self.take_in(now, meta, &slice[..meta.len]);
-            }
+        };
+        // A batch that is not full has emptied the queue; a datagram that comes now raises
+        // another event.
+        self.readable = count == BATCH_SIZE;
+        for (meta, slice) in metas.iter().zip(&slices).take(count) {
+            self.take_in(now, meta, &slice[..meta.len]);
         }
     }
 

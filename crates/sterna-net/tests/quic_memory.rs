@@ -137,7 +137,10 @@ fn count() -> MutexGuard<'static, ()> {
     let guard = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
     let table = vec![0; 1 << 20];
     // What was there is given back once the allocator may look again.
-    let before = std::mem::replace(&mut OWNED.lock().expect("nothing panics there").table, table);
+    let before = std::mem::replace(
+        &mut OWNED.lock().expect("nothing panics there").table,
+        table,
+    );
     drop(before);
     LIVE_BYTES.store(0, Ordering::Relaxed);
     guard

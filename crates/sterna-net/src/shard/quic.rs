@@ -1,6 +1,6 @@
 //! QUIC in the shard's turn: datagrams to the drivers, their events to the handler.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{ENDS_TOLD, Shard};
 use crate::quic::{DriverEvent, EventKind, Key};
@@ -19,26 +19,44 @@ impl<H: Handler> Shard<H> {
 
     /// Takes datagrams and lets deadlines pass; hands the events to the handler.
     pub(super) fn receive_datagrams(&mut self) {
-        let now = self.core.now;
-        let batches = self.core.config.datagram_batches_per_turn;
         self.are_datagrams_held_back = false;
-        let is_held_back = !self.core.udp.is_empty() && !self.handler.takes_input(&mut self.core);
-        for socket in 0..self.core.udp.len() {
-            let udp = &mut self.core.udp[socket];
-            if is_held_back {
-                self.are_datagrams_held_back |= udp.readable;
-            } else {
-                self.has_read |= udp.readable;
-                udp.receive(now, batches, &mut self.scratch.udp);
+        if self.core.udp.is_empty() {
+            return;
+        }
+        let now = self.core.now;
+        let until = Instant::now() + Duration::from_millis(self.core.config.reading_per_turn_ms);
+        let mut are_ends_left = false;
+        for batch in 0..self.core.config.datagram_batches_per_turn {
+            let is_first = batch == 0;
+            let is_readable = self.core.udp.iter().any(|udp| udp.readable);
+            if !self.handler.takes_input(&mut self.core) {
+                self.are_datagrams_held_back = is_first && is_readable;
+                self.is_held_back |= is_readable;
+                break;
             }
+            for udp in &mut self.core.udp {
+                if is_first {
+                    udp.take_strays(now);
+                }
+                udp.receive(now, &mut self.scratch.udp);
+            }
+            self.has_read |= is_readable;
+            // Letters posted before the peers sent these datagrams go first.
+            self.mail();
+            self.drain_quic();
+            are_ends_left = self.has_quic_events;
+            if !is_readable || are_ends_left || Instant::now() >= until {
+                break;
+            }
+        }
+        for udp in &mut self.core.udp {
             if udp.driver.deadline().is_some_and(|due: Instant| due <= now) {
                 udp.driver.timeout(now);
             }
         }
-        self.is_held_back |= self.are_datagrams_held_back;
-        // Letters posted before the peers sent these datagrams go first.
-        self.mail();
-        self.drain_quic();
+        if !are_ends_left {
+            self.drain_quic();
+        }
     }
 
     /// Hands all events of the drivers to the handler, but for those behind more ends of connections than it takes now.

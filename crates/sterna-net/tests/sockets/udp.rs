@@ -141,6 +141,47 @@ fn a_handler_that_takes_nothing_gets_it_later() {
     });
 }
 
+/// The handler is asked before each batch, not once for all that the socket has.
+#[test]
+fn a_handler_that_has_enough_gets_the_next_batch_in_the_next_turn() {
+    const CLIENTS: usize = 100;
+    /// Datagrams of a batch, if each is of another client.
+    const BATCH: usize = quinn_udp::BATCH_SIZE;
+    run(async {
+        let world = Arc::new(world(|_| ()));
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            let endpoint = world.endpoint();
+            let connection = world.connect(&endpoint).await;
+            exchange(&connection, b"before").await;
+            clients.push((endpoint, connection));
+        }
+        world.server.run(0, |echo, _| echo.reads_per_turn = Some(1));
+        let log = Arc::clone(&world.server.log);
+        log.most_chunks.store(0, Ordering::Relaxed);
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let stands_still = std::thread::spawn(move || {
+            let _ = world.server.run(0, move |_, _| released.recv());
+            world
+        });
+        let mut echoes = Vec::new();
+        for (_, connection) in &clients {
+            let (mut send, receive) = connection.open_bi().await.unwrap();
+            send.write_all(b"x").await.unwrap();
+            echoes.push((send, receive));
+        }
+        // So that all have left.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        drop(release);
+        let _world = stands_still.join();
+        for (_, receive) in &mut echoes {
+            receive.read_exact(&mut [0]).await.unwrap();
+        }
+        let most = log.most_chunks.load(Ordering::Relaxed);
+        assert!(most <= BATCH, "{most} in one turn");
+    });
+}
+
 #[test]
 fn large_transfers_and_datagrams() {
     const BYTES: usize = 6 << 20;

@@ -66,6 +66,8 @@ pub(crate) struct Log {
     pub(crate) received_bytes: AtomicUsize,
     /// Most connections whose end was told in one turn.
     pub(crate) most_ends: AtomicUsize,
+    /// Most chunks in one turn.
+    pub(crate) most_chunks: AtomicUsize,
 }
 
 impl Log {
@@ -160,8 +162,9 @@ pub(crate) struct Echo {
     pub(crate) reads_per_turn: Option<usize>,
     /// Whether it is told of no more ends than it must be.
     pub(crate) is_deaf_to_ends: bool,
-    /// Reads and ends of this turn.
+    /// Reads, chunks and ends of this turn.
     reads: usize,
+    chunks: usize,
     ends: usize,
     /// Whether something was sent in this turn.
     sends: bool,
@@ -194,6 +197,8 @@ impl Handler for Echo {
     fn received(&mut self, net: &mut dyn Network, id: ConnectionId, chunk: Chunk<'_>) {
         assert!(!self.is_full);
         assert!(!chunk.bytes.is_empty());
+        self.chunks += 1;
+        (self.log.most_chunks).fetch_max(self.chunks, Ordering::Relaxed);
         self.log
             .received_bytes
             .fetch_add(chunk.bytes.len(), Ordering::Relaxed);
@@ -307,7 +312,7 @@ impl Handler for Echo {
     fn begin_of_turn(&mut self, _: &mut dyn Network) {
         assert!(!self.is_in_turn, "the turn before has ended");
         self.is_in_turn = true;
-        (self.reads, self.ends) = (0, 0);
+        (self.reads, self.chunks, self.ends) = (0, 0, 0);
     }
 
     fn end_of_turn(&mut self, net: &mut dyn Network) {
@@ -402,6 +407,7 @@ impl Setup {
                     reads_per_turn: None,
                     is_deaf_to_ends: false,
                     reads: 0,
+                    chunks: 0,
                     ends: 0,
                     sends: false,
                     high_bytes: self.config.high_watermark_bytes,
