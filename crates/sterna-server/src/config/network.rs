@@ -37,8 +37,8 @@ settings! {
         /// `maximum_connections`, the shards share it. The log says so at the start, and connections beyond it are
         /// closed as they are accepted.
         restart reserved_files: u32 = 256;
-        /// Time in a turn for reading from connections over TCP, and as long over QUIC. Those that are left are the first in the next one, where
-        /// those of each address have their turns. At least one is read.
+        /// Time in a turn for reading from connections over TCP, and as long over QUIC. Those that are left are the first in
+        /// the next one, where those of each address have their turns. At least one is read.
         restart reading_per_turn_ms: u32 = 10, within 1..;
         /// The same for writing.
         restart writing_per_turn_ms: u32 = 10, within 1..;
