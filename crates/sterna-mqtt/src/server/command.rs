@@ -43,14 +43,14 @@ pub struct Refuse<'a> {
 
 /// The reason of a PUBACK or PUBREC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Reason {
+pub struct Reason<'a> {
     /// The reason code.
     pub code: ReasonCode,
     /// Text for a human; left out if it does not fit.
-    pub string: Option<&'static str>,
+    pub string: Option<&'a str>,
 }
 
-impl From<ReasonCode> for Reason {
+impl From<ReasonCode> for Reason<'_> {
     fn from(code: ReasonCode) -> Self {
         Self { code, string: None }
     }
@@ -162,11 +162,11 @@ impl Connection {
     /// error is either acknowledged or answered with a close ([MQTT311-3.3.5-2]).
     ///
     /// Call it in the order of the PUBLISH packets.
-    pub fn puback(
+    pub fn puback<'a>(
         &mut self,
         lane: Lane,
         packet_id: PacketId,
-        reason: impl Into<Reason>,
+        reason: impl Into<Reason<'a>>,
         out: &mut impl LaneWriter,
     ) {
         if self.is_connected() {
@@ -181,7 +181,7 @@ impl Connection {
         &self,
         packet_type: PacketType,
         packet_id: PacketId,
-        Reason { code, string }: Reason,
+        Reason { code, string }: Reason<'_>,
         lane: Lane,
         out: &mut impl LaneWriter,
     ) {
@@ -208,12 +208,12 @@ impl Connection {
     /// came again. Until then there is none: elsewhere it could be for another message.
     ///
     /// Call it in the order of the PUBLISH packets.
-    pub fn pubrec(
+    pub fn pubrec<'a>(
         &mut self,
         session: &mut MqttSession,
         lane: Lane,
         packet_id: PacketId,
-        reason: impl Into<Reason>,
+        reason: impl Into<Reason<'a>>,
         out: &mut impl LaneWriter,
     ) {
         if !self.is_connected() {

@@ -29,7 +29,7 @@ use super::selection::{Selection, filter_bytes};
 use super::wanted::{Wanted, names_places};
 use super::{Door, KEEPER, consumer_id, outgoing};
 use crate::authorization::MessageKind;
-use crate::config::Amqp;
+use crate::config::{ActionName, Amqp};
 use crate::context::Context;
 use crate::door::Promise;
 use crate::repeats::brief;
@@ -537,6 +537,26 @@ pub(super) fn may_publish(
     kind: MessageKind,
 ) -> bool {
     (cx.policy.rules).may_publish(client.subject(cx), topic, kind)
+}
+
+/// The refusal of a message that the rules or the webhook do not allow.
+pub(super) fn not_to_publish(
+    cx: &Context<'_>,
+    client: &Client,
+    topic: &str,
+    kind: MessageKind,
+) -> Refusal {
+    let subject = client.subject(cx);
+    let denial = (cx.policy.rules).denial(subject, ActionName::Publish, topic, kind);
+    let told = denial.told("the rules do not allow to publish there");
+    (Condition::UNAUTHORIZED_ACCESS, told.into_owned())
+}
+
+/// The refusal of a subscription that the rules or the webhook do not allow.
+pub(super) fn not_to_subscribe(cx: &Context<'_>, client: &Client, filter: &str) -> Refusal {
+    let denial = (cx.policy.rules).subscription_denial(client.subject(cx), filter);
+    let told = denial.told("the rules do not allow to subscribe there");
+    (Condition::UNAUTHORIZED_ACCESS, told.into_owned())
 }
 
 /// The end of a session's connection after which it lives for so long.

@@ -13,7 +13,7 @@ use sterna_net::ConnectionId;
 use super::Door;
 use super::acknowledge::Acknowledgement;
 use super::address::{End, Kind, Node, topic_of_key};
-use super::attach::{Refusal, refusal};
+use super::attach::{Refusal, not_to_publish, refusal};
 use super::client::{Accepted, Client, Target};
 use super::exact::{Decided, ExactLink, NotTaken};
 use crate::config::Protocol;
@@ -184,10 +184,6 @@ impl Door {
             (own, queue) = Self::own_topic(cx, node, payload)?;
             &own
         };
-        let forbidden = || {
-            let detail = "the rules do not allow to publish there";
-            refusal(Condition::UNAUTHORIZED_ACCESS, detail)
-        };
         let early_data = Some(client.early == Early::Allowed);
         let kind = MessageKind {
             qos: Some(qos as u8),
@@ -195,7 +191,7 @@ impl Door {
             early_data,
         };
         if !client.may_publish(cx, topic, kind) {
-            return Err(forbidden());
+            return Err(not_to_publish(cx, client, topic, kind));
         }
         match queue {
             Some(name) => self.find_queue(cx, &name, client.user())?,
@@ -215,7 +211,7 @@ impl Door {
                 ..MessageKind::of(&message)
             };
             if !client.may_publish(cx, topic, kind) {
-                return Err(forbidden());
+                return Err(not_to_publish(cx, client, topic, kind));
             }
         }
         Ok(message)

@@ -15,7 +15,9 @@ use sterna_net::{StreamId, TransportKind};
 use super::Door;
 use super::acknowledge::Acknowledgement;
 use super::address::{End, Kind, Node};
-use super::attach::{Refusal, encoded, kind_of, may_publish, refusal, refused_address};
+use super::attach::{
+    Refusal, encoded, kind_of, may_publish, not_to_publish, refusal, refused_address,
+};
 use super::claims::Claim;
 use super::client::{Client, Target, TargetLink};
 use super::exact::{ExactLink, Forgotten, Recorded};
@@ -381,8 +383,7 @@ impl Door {
         if let Some(topic) = node.topic()
             && !may_publish(cx, client, &topic, MessageKind::UNKNOWN)
         {
-            let detail = "the rules do not allow to publish there";
-            return Err(refusal(Condition::UNAUTHORIZED_ACCESS, detail));
+            return Err(not_to_publish(cx, client, &topic, MessageKind::UNKNOWN));
         }
         place.lifetime = self.join_node(cx, client, link, &node)?;
         if let Node::Queue(name) = &node {

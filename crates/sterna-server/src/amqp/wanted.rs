@@ -15,7 +15,8 @@ use sterna_mqtt::topic::is_shared;
 use super::Door;
 use super::address::{End, Kind, Node, share_name};
 use super::attach::{
-    Refusal, durable_name, encoded, kind_of, passing_name, refusal, refused_address, refused_field,
+    Refusal, durable_name, encoded, kind_of, not_to_subscribe, passing_name, refusal,
+    refused_address, refused_field,
 };
 use super::client::{Client, Expiry};
 use super::nodes::{NodeLink, dynamic_topic_of, properties_of};
@@ -164,8 +165,7 @@ impl Door {
         // Nobody else knows the topic of a dynamic node.
         let is_own = (wanted.lifetime.as_ref()).is_some_and(|lifetime| lifetime.is_of(client));
         if !is_own && !cx.policy.rules.may_subscribe(client.subject(cx), topics) {
-            let detail = "the rules do not allow to subscribe there";
-            return Err(refusal(Condition::UNAUTHORIZED_ACCESS, detail));
+            return Err(not_to_subscribe(cx, client, topics));
         }
         let filter = if let Node::Queue(name) = &node {
             self.find_queue(cx, name, client.user())?;

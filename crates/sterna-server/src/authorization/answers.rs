@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Subject;
@@ -10,11 +10,21 @@ use super::recent::Recent;
 use crate::config::ActionName;
 use crate::giving_way::Owner;
 
+/// An answer about an action.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    Allowed,
+    /// It is denied, with the reason that the service gives.
+    Denied(Option<Arc<str>>),
+    /// There was none that counts, for this cause.
+    Failed(Arc<str>),
+}
+
 /// The answers of a webhook, remembered for a while. They are asked for each action, so to look one up
 /// allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    recent: Mutex<Recent<Key, bool, Instant>>,
+    recent: Mutex<Recent<Key, Answer, Instant>>,
     /// Nobody else knows their secrets, so nobody finds two actions with the same key.
     hashers: [RandomState; 2],
     allow: Duration,
@@ -76,7 +86,19 @@ impl Answers {
         let found = recent.get_until(&key, now);
         let count = found.map_or(&self.misses, |_| &self.hits);
         count.fetch_add(1, Ordering::Relaxed);
-        found.map(|(is_allowed, until)| (*is_allowed, until.duration_since(now)))
+        found.map(|(answer, until)| (*answer == Answer::Allowed, until.duration_since(now)))
+    }
+
+    /// What was said about an action, if that was lately.
+    pub(crate) fn recall(
+        &self,
+        subject: Subject<'_>,
+        action: ActionName,
+        topic: &str,
+    ) -> Option<Answer> {
+        let key = self.key(subject.user, subject.client, action, topic);
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.get(&key, Instant::now()).cloned()
     }
 
     /// Remembers an answer.
@@ -86,15 +108,18 @@ impl Answers {
         client: &str,
         action: ActionName,
         topic: &str,
-        is_allowed: bool,
+        answer: Answer,
     ) {
-        let time = if is_allowed { self.allow } else { self.deny };
+        let time = match answer {
+            Answer::Allowed => self.allow,
+            Answer::Denied(_) | Answer::Failed(_) => self.deny,
+        };
         let key = self.key(user, client, action, topic);
         let until = Instant::now() + time;
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         // A user without a name is known by its client.
         let owner = user.map_or_else(|| Owner::by(client), |user| Owner::of(Some(user), None));
-        recent.add(owner, key, is_allowed, until);
+        recent.add(owner, key, answer, until);
     }
 
     /// Answers that are kept.
@@ -125,8 +150,8 @@ mod tests {
         };
         let nobody = Subject { user: None, ..ann };
         let (publish, subscribe) = (ActionName::Publish, ActionName::Subscribe);
-        answers.add(ann.user, "c", publish, "a", true);
-        answers.add(ann.user, "c", publish, "b", false);
+        answers.add(ann.user, "c", publish, "a", Answer::Allowed);
+        answers.add(ann.user, "c", publish, "b", Answer::Denied(None));
         for (subject, action, topic, after, expected) in [
             (ann, publish, "a", 0, Some(true)),
             (ann, publish, "a", 59, Some(true)),
@@ -142,7 +167,7 @@ mod tests {
             assert_eq!(found, expected, "{subject:?} {topic} {after}");
         }
         for number in 0..1000 {
-            answers.add(None, "", publish, &number.to_string(), true);
+            answers.add(None, "", publish, &number.to_string(), Answer::Allowed);
         }
         assert_eq!(answers.len(), 64);
     }

@@ -192,7 +192,7 @@ impl Rules {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{Answers, GivenRule, Origin};
+    use super::super::{Answer, Answers, GivenRule, Origin};
     use super::*;
     use crate::config::{Authorization, Effect, Rule};
 
@@ -360,8 +360,14 @@ mod tests {
         };
         assert!(!may(&mut known, "a", 0));
         assert_eq!(known.find(&rules, of_ann, (b"a", NUMBER), 0), None);
-        answers.add(ann.user, "c", ActionName::Publish, "a", true);
-        answers.add(ann.user, "c", ActionName::Publish, "b", false);
+        answers.add(ann.user, "c", ActionName::Publish, "a", Answer::Allowed);
+        answers.add(
+            ann.user,
+            "c",
+            ActionName::Publish,
+            "b",
+            Answer::Denied(None),
+        );
         assert!(may(&mut known, "a", 0) && !may(&mut known, "b", 0));
         assert_eq!(known.find(&rules, of_ann, (b"a", NUMBER), 999), Some(true));
         assert_eq!(known.find(&rules, of_ann, (b"a", NUMBER), 1_000), None);

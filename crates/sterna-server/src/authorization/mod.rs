@@ -14,6 +14,7 @@
 mod answers;
 mod compiled;
 mod conditions;
+mod denial;
 mod explain;
 mod known_topics;
 mod pattern;
@@ -25,9 +26,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-pub(crate) use answers::Answers;
+pub(crate) use answers::{Answer, Answers};
 use compiled::{Compiled, Users, all_rules, deciding, is_about};
 pub use conditions::{MessageKind, Origin};
+pub(crate) use denial::{Denial, words_of};
 pub use explain::{Condition, Decision, Reason, check_topic};
 pub(crate) use known_topics::{KnownTopics, Owner};
 pub(crate) use recent::Recent;

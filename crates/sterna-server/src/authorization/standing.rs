@@ -47,6 +47,13 @@ impl PartialEq for Standing {
 impl Eq for Standing {}
 
 impl Standing {
+    /// Whether a rule is one of these.
+    pub(super) fn has(&self, rule: &Compiled) -> bool {
+        let all = [&self.publish, &self.subscribe, &self.delete];
+        all.iter()
+            .any(|list| list.iter().any(|own| std::ptr::eq(own, rule)))
+    }
+
     /// Of these groups, with these rules.
     ///
     /// # Errors

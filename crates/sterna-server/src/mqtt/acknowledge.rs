@@ -7,7 +7,7 @@ use sterna_net::StreamId;
 
 use super::admission::Admission;
 use super::client::{Client, State};
-use super::quota::Quota;
+use super::quota::Why;
 use super::{Door, log_end};
 use crate::context::Context;
 use crate::door::Promise;
@@ -18,11 +18,11 @@ use crate::session;
 pub(crate) enum Acknowledgement {
     /// Nothing: a message of QoS 0 only has its place among the waiting answers, so that its publisher is paced.
     Nothing,
-    PubAck(Lane, PacketId, ReasonCode, Option<Quota>),
-    PubRec(Lane, PacketId, ReasonCode, Option<Quota>),
+    PubAck(Lane, PacketId, ReasonCode, Option<Why>),
+    PubRec(Lane, PacketId, ReasonCode, Option<Why>),
     PubRel(Lane, PacketId, ReasonCode),
     PubComp(Lane, PacketId, ReasonCode),
-    SubAck(Lane, PacketId, Box<[ReasonCode]>, Option<Quota>),
+    SubAck(Lane, PacketId, Box<[ReasonCode]>, Option<Why>),
     UnsubAck(Lane, PacketId, Box<[ReasonCode]>),
     /// The session is open; `true` where it was there before.
     ConnAck(SessionKey, bool, Box<Admission>),
@@ -70,14 +70,14 @@ impl Door {
         match acknowledgement {
             Acknowledgement::Nothing => return,
             Acknowledgement::PubAck(lane, packet_id, reason, why) => {
-                let reason = Quota::reason(why, reason);
+                let reason = Why::reason(why.as_ref(), reason);
                 match client.answering_lane(lane) {
                     Some(lane) => (client.engine).puback(lane, packet_id, reason, &mut self.out),
                     None => (client.engine).puback(lane, packet_id, reason, &mut BytesMut::new()),
                 }
             }
             Acknowledgement::PubRec(lane, packet_id, reason, why) => {
-                let reason = Quota::reason(why, reason);
+                let reason = Why::reason(why.as_ref(), reason);
                 let state = match client.state {
                     State::Live(session) => session::mqtt_mut(cx.broker, session),
                     _ => None,
@@ -100,7 +100,7 @@ impl Door {
             }
             Acknowledgement::SubAck(lane, packet_id, codes, why) => {
                 let lane = client.answering_lane(lane).unwrap_or(Lane::CONTROL);
-                let why = why.map(Quota::detail);
+                let why = why.as_ref().map(Why::detail);
                 (client.engine).suback_with(lane, packet_id, &codes, why, &mut self.out);
             }
             Acknowledgement::UnsubAck(lane, packet_id, codes) => {

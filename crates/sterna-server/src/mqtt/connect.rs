@@ -1,5 +1,7 @@
 //! CONNECT and AUTH: the admission of clients.
 
+use std::borrow::Cow;
+
 use sterna_broker::Outcome as Settled;
 use sterna_broker::{
     EndCause, OpenError, OpenSession, Opened, SessionKey, SessionName, Unacknowledged,
@@ -17,13 +19,14 @@ use super::client::{Client, Renewal, State, connection, consumer};
 use super::received::received_id;
 use super::{Door, log_end};
 use crate::audit::Login;
-use crate::authorization::{MessageKind, Subject};
+use crate::authorization::{Denial, MessageKind, Subject};
 use crate::config::{ActionName, Protocol};
 use crate::context::{Closed, Context, TOO_MANY_SESSIONS};
 use crate::door::{Early, TooManyConnections};
 use crate::identity::{Identity, Outcome, Refusal};
 use crate::judge::{Claim, Verdict, check_ban, finish, is_banned, is_unproved, judge, loggable};
 use crate::metrics::LoginFailure;
+use crate::repeats::brief;
 use crate::session::{self, command_that_ends, packet_id_at};
 
 /// The claim of a CONNECT about its client.
@@ -308,6 +311,17 @@ impl Door {
         self.end_refused(client, reason, detail);
     }
 
+    /// The rules or the webhook refuse the will.
+    fn refuse_will(&mut self, cx: &Context<'_>, client: &mut Client, topic: &str, denial: &Denial) {
+        let detail = format!("the will for {:?}: {}", brief(topic), denial.detail());
+        Self::login_of(cx, client).refused(LoginFailure::NotAuthorized, &detail);
+        let told = match denial.of_webhook() {
+            Some(words) => format!("the will: {words}").into(),
+            None => Cow::from("the will's topic is not allowed"),
+        };
+        self.end_refused(client, ReasonCode::NotAuthorized, &told);
+    }
+
     /// The login of a client whose user is known.
     fn login_of<'a>(cx: &'a Context<'_>, client: &'a Client) -> Login<'a> {
         let login = Login::of(cx, client.id, Protocol::Mqtt).named(&client.name);
@@ -418,8 +432,9 @@ impl Door {
             let kind = MessageKind::of(&will.message);
             let subject = client.subject(cx);
             if !(cx.policy.rules).may_publish(subject, topic, kind) {
-                let detail = "the will's topic is not allowed";
-                return self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
+                let denial = (cx.policy.rules).denial(subject, ActionName::Publish, topic, kind);
+                let topic = topic.to_owned();
+                return self.refuse_will(cx, client, &topic, &denial);
             }
             let unaided = Subject {
                 standing: None,

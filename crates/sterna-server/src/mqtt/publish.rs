@@ -12,11 +12,11 @@ use super::Door;
 use super::acknowledge::Acknowledgement;
 use super::admission::{has_more_user_properties, in_parts, qos};
 use super::client::Client;
-use super::quota::Quota;
+use super::quota::{Quota, Why};
 use super::received::received_key;
 use super::repetitions::{Digest, Repetition};
-use crate::authorization::MessageKind;
-use crate::config::{EarlyData, Protocol};
+use crate::authorization::{Denial, MessageKind};
+use crate::config::{ActionName, EarlyData, Protocol};
 use crate::context::Context;
 use crate::door::{Early, Promise};
 use crate::metrics::DropReason;
@@ -117,9 +117,12 @@ impl Door {
             ReasonCode::QuotaExceeded => Some(refused.map_or(Quota::Retained, Quota::Refused)),
             _ => None,
         };
-        if !is_within || reason.is_error() {
-            tell_refused(cx, client, topic, reason, (why, refused));
-        }
+        let denial = if !is_within || reason.is_error() {
+            tell_refused(cx, client, (topic, kind), reason, (why, refused))
+        } else {
+            None
+        };
+        let why = why.map(Why::from).or(denial);
         if reason.is_error() && client.engine.version().is_v5() {
             // The acknowledgement may have to wait, and its connection may end before.
             self.mark_refused(cx, client, lane, publish);
@@ -229,15 +232,15 @@ impl Door {
     }
 }
 
-/// Counts a refused message, and tells the operator.
+/// Counts a refused message, and tells the operator. Returns the words for the client where the webhook has decided.
 #[cold]
 fn tell_refused(
     cx: &Context<'_>,
     client: &Client,
-    topic: &str,
+    (topic, kind): (&str, MessageKind),
     reason: ReasonCode,
     (why, refused): (Option<Quota>, Option<PublishRefusal>),
-) {
+) -> Option<Why> {
     let refuse = |reason| {
         let of = (&*client.name, topic);
         cx.meters.refuse(Protocol::Mqtt, of, reason);
@@ -251,10 +254,17 @@ fn tell_refused(
         (None, None) if reason == ReasonCode::NotAuthorized => refuse(DropReason::NotAuthorized),
         _ => refuse(DropReason::Invalid),
     }
+    let denial = (reason == ReasonCode::NotAuthorized).then(|| {
+        let subject = client.subject(cx);
+        (cx.policy.rules).denial(subject, ActionName::Publish, topic, kind)
+    });
+    let of_webhook = denial.as_ref().and_then(Denial::of_webhook);
+    let told = of_webhook.map(|words| Why::Webhook(words.into()));
     let detail = refused.map_or_else(|| reason.name(), PublishRefusal::detail);
     let detail = why.map_or(detail, Quota::detail);
-    let Some(line) = cx.repeats(client.id, &client.name, detail) else {
-        return;
+    let detail = denial.map_or_else(|| detail.into(), |denial| denial.detail());
+    let Some(line) = cx.repeats(client.id, &client.name, &detail) else {
+        return told;
     };
     tracing::info!(
         peer = line.peer,
@@ -262,10 +272,11 @@ fn tell_refused(
         user = client.identity.user(),
         topic,
         reason = reason.name(),
-        detail,
+        detail = &*detail,
         more = line.more,
         "publication refused"
     );
+    told
 }
 
 /// Bytes that count for a message beside its payload, so that many empty ones count, too.

@@ -1,4 +1,7 @@
-//! Limits for which a client gets 0x97, with the settings that hold, for the log and the Reason String.
+//! Why a message or a subscription is refused, for the log and the Reason String: the limits for which a client gets 0x97,
+//! with the settings that hold, and the webhook's words.
+
+use std::sync::Arc;
 
 use sterna_broker::PublishRefusal;
 use sterna_mqtt::ReasonCode;
@@ -44,12 +47,36 @@ impl Quota {
             Self::Memory => SHORT_FOR_NEW,
         }
     }
+}
+
+/// The words that an acknowledgement has beside its reason code.
+#[derive(Clone, Debug)]
+pub(crate) enum Why {
+    Quota(Quota),
+    /// The webhook has decided.
+    Webhook(Arc<str>),
+}
+
+impl Why {
+    /// The words.
+    pub(super) fn detail(&self) -> &str {
+        match self {
+            Self::Quota(quota) => quota.detail(),
+            Self::Webhook(words) => words,
+        }
+    }
 
     /// The reason of an acknowledgement, of which this may be why.
-    pub(super) fn reason(why: Option<Self>, code: ReasonCode) -> Reason {
+    pub(super) fn reason(why: Option<&Self>, code: ReasonCode) -> Reason<'_> {
         Reason {
             code,
             string: why.map(Self::detail),
         }
+    }
+}
+
+impl From<Quota> for Why {
+    fn from(quota: Quota) -> Self {
+        Self::Quota(quota)
     }
 }

@@ -8,7 +8,7 @@ use super::Door;
 use super::acknowledge::Acknowledgement;
 use super::admission::{qos, wire_qos};
 use super::client::Client;
-use super::quota::Quota;
+use super::quota::{Quota, Why};
 use crate::context::Context;
 
 impl Door {
@@ -33,8 +33,8 @@ impl Door {
         let (codes, token) = cx.appended(|cx| {
             let codes = subscribe.filters().map(|(filter, options)| {
                 let done = subscribe_one(cx, client, lane, filter, options, subscribe.identifier());
-                done.unwrap_or_else(|(code, quota)| {
-                    why = why.or(quota);
+                done.unwrap_or_else(|(code, words)| {
+                    why = why.take().or(words);
                     code
                 })
             });
@@ -80,8 +80,8 @@ impl Door {
     }
 }
 
-/// Why a subscription is not made: the reason code, and the limit that it is beyond.
-type Refused = (ReasonCode, Option<Quota>);
+/// Why a subscription is not made: the reason code, and words for the client.
+type Refused = (ReasonCode, Option<Why>);
 
 fn subscribe_one(
     cx: &mut Context<'_>,
@@ -135,7 +135,7 @@ fn subscribe_one(
             ReasonCode::SharedSubscriptionsNotSupported,
             "a cluster keeps no queue for a shared subscription",
         ),
-        SubscribeError::NotAllowed => (ReasonCode::NotAuthorized, "the rules do not allow it"),
+        SubscribeError::NotAllowed => return Err(denied(cx, client, filter)),
         SubscribeError::NoLocalOnShared | SubscribeError::NoSession => {
             return Err((ReasonCode::UnspecifiedError, None));
         }
@@ -148,7 +148,16 @@ fn subscribe_one(
 fn beyond(cx: &Context<'_>, client: &Client, filter: &str, quota: Quota) -> Refused {
     let reason = ReasonCode::QuotaExceeded;
     tell_refused(cx, client, filter, reason, quota.detail());
-    (reason, Some(quota))
+    (reason, Some(quota.into()))
+}
+
+/// The rules or the webhook refuse a subscription.
+fn denied(cx: &Context<'_>, client: &Client, filter: &str) -> Refused {
+    let (reason, subject) = (ReasonCode::NotAuthorized, client.subject(cx));
+    let denial = (cx.policy.rules).subscription_denial(subject, filter);
+    tell_refused(cx, client, filter, reason, &denial.detail());
+    let words = denial.of_webhook();
+    (reason, words.map(|words| Why::Webhook(words.into())))
 }
 
 /// Tells the operator that a subscription is refused.

@@ -394,18 +394,22 @@ fn may_subscribe(
     {
         return Ok(());
     }
-    let name = identity.user().unwrap_or_default();
-    if let Some(line) = cx.repeats(peer.connection, name, "subscription refused") {
+    let subject = identity.subject(cx, peer.connection);
+    let denial = cx.policy.rules.subscription_denial(subject, filter);
+    let (name, detail) = (identity.user().unwrap_or_default(), denial.detail());
+    if let Some(line) = cx.repeats(peer.connection, name, &detail) {
         tracing::info!(
             peer = line.peer,
             user = identity.user(),
             filter,
+            reason = Kind::Forbidden.name(),
+            detail = &*detail,
             more = line.more,
             "subscription refused"
         );
     }
-    let detail = "the rules forbid to subscribe to this filter";
-    Err(Trouble::new(Kind::Forbidden, detail).logged())
+    let told = denial.told("the rules forbid to subscribe to this filter");
+    Err(Trouble::new(Kind::Forbidden, told).logged())
 }
 
 /// Takes up a session: settles the acknowledged messages, queues the ones to be sent again, and sets the filters.

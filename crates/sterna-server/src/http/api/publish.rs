@@ -14,7 +14,7 @@ use super::open::Asker;
 use super::peer::Peer;
 use super::target::Target;
 use crate::authorization::MessageKind;
-use crate::config::Protocol;
+use crate::config::{ActionName, Protocol};
 use crate::context::Context;
 use crate::door::Promise;
 use crate::http::fields::Fields;
@@ -287,16 +287,23 @@ pub(super) fn may_publish(
     if (cx.policy.rules).may_publish(identity.subject(cx, connection), topic, kind) {
         return Ok(());
     }
-    let name = identity.user().unwrap_or_default();
-    if let Some(line) = cx.repeats(connection, name, "publication refused") {
+    let (name, subject) = (
+        identity.user().unwrap_or_default(),
+        identity.subject(cx, connection),
+    );
+    let denial = (cx.policy.rules).denial(subject, ActionName::Publish, topic, kind);
+    let detail = denial.detail();
+    if let Some(line) = cx.repeats(connection, name, &detail) {
         tracing::info!(
             peer = line.peer,
             user = identity.user(),
             topic,
+            reason = Kind::Forbidden.name(),
+            detail = &*detail,
             more = line.more,
             "publication refused"
         );
     }
-    let detail = "the rules forbid to publish to this topic";
-    Err(Trouble::new(Kind::Forbidden, detail).logged())
+    let told = denial.told("the rules forbid to publish to this topic");
+    Err(Trouble::new(Kind::Forbidden, told).logged())
 }

@@ -17,7 +17,7 @@ use ring::{digest, hmac};
 use super::endpoint::{Endpoint, Plain, Terms};
 use super::grant::{Basis, Grant};
 use super::{Identity, Refusal};
-use crate::authorization::{Answers, Recent};
+use crate::authorization::{Answer, Answers, Recent};
 use crate::config;
 use crate::giving_way::Owner;
 use crate::repeats::{RepeatLimits, Repeats, left_out};
@@ -283,18 +283,23 @@ impl Webhook {
     ) -> Result<Ticket, Refusal> {
         let question = access.question();
         let (answers, access) = (Arc::clone(&self.answers), access.clone());
-        let heard = move |answer: Result<bool, Refusal>| {
-            let is_allowed = answer.unwrap_or(false);
+        let service = self.authorization.clone();
+        let heard = move |answer: Result<Answer, Refusal>| {
+            let answer = answer.unwrap_or_else(|refusal| {
+                let why = service.and_then(|service| lock(&service.failure).clone());
+                let why = why.filter(|_| refusal == Refusal::Webhook);
+                Answer::Failed(why.as_deref().unwrap_or_else(|| refusal.detail()).into())
+            });
             let Access {
                 user,
                 client,
                 action,
                 topic,
             } = &access;
-            answers.add(user.as_deref(), client, *action, topic, is_allowed);
+            answers.add(user.as_deref(), client, *action, topic, answer);
             tell();
         };
-        let is_allowed = |answer: &bool| *answer;
+        let is_allowed = |answer: &Answer| *answer == Answer::Allowed;
         self.ask(
             (Subject::Authorization, is_allowed),
             origin,

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use crate::authorization::{GivenRule, Standing};
+use crate::authorization::{Answer, GivenRule, Standing, words_of};
 use crate::config::ActionName;
 use crate::identity::grant::{Basis, Grant};
 use crate::identity::{Identity, Proof};
@@ -86,12 +86,18 @@ struct LoginAnswer {
     #[serde(default)]
     rules: Vec<GivenRule>,
     expires_in_s: Option<u32>,
+    #[expect(
+        dead_code,
+        reason = "the client of a login learns no more than that it is refused"
+    )]
+    reason: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AccessAnswer {
     result: Word,
+    reason: Option<String>,
 }
 
 impl Login<'_> {
@@ -181,13 +187,16 @@ pub(super) fn read_login(
     )))
 }
 
-/// Reads an answer about an action: whether it is allowed.
+/// Reads an answer about an action.
 ///
 /// # Errors
 /// The fault of the answer, which then counts for nothing.
-pub(super) fn read_access(answer: &str) -> Result<bool, String> {
+pub(super) fn read_access(answer: &str) -> Result<Answer, String> {
     let answer: AccessAnswer = serde_json::from_str(answer).map_err(|error| error.to_string())?;
-    Ok(answer.result == Word::Allow)
+    Ok(match answer.result {
+        Word::Allow => Answer::Allowed,
+        Word::Deny => Answer::Denied(answer.reason.as_deref().and_then(words_of)),
+    })
 }
 
 #[cfg(test)]
@@ -250,8 +259,17 @@ mod tests {
             .unwrap()
             .unwrap();
         assert_eq!(found.until_ms(), Some(8000));
-        assert_eq!(read_access(r#"{"result":"allow"}"#), Ok(true));
-        assert_eq!(read_access(r#"{"result":"deny"}"#), Ok(false));
+        assert_eq!(read_access(r#"{"result":"allow"}"#), Ok(Answer::Allowed));
+        let denied = |answer| read_access(answer).unwrap();
+        assert_eq!(denied(r#"{"result":"deny"}"#), Answer::Denied(None));
+        let long = format!(
+            r#"{{"result":"deny","reason":" a\u0000\n b{}"}}"#,
+            "c".repeat(300)
+        );
+        let expected = format!("a b{}", "c".repeat(196));
+        assert_eq!(denied(&long), Answer::Denied(Some(expected.into())));
+        let silent = r#"{"result":"deny","reason":" \u0007"}"#;
+        assert_eq!(denied(silent), Answer::Denied(None));
         assert!(read_access(r#"{"result":"allow","user":"ann"}"#).is_err());
     }
 

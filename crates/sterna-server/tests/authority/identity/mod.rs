@@ -6,6 +6,7 @@ mod guessing;
 mod hook;
 mod hook_attacks;
 mod hook_conditions;
+mod hook_words;
 mod limits;
 mod names;
 mod ownership;
