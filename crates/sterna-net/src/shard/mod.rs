@@ -83,6 +83,8 @@ pub(crate) struct Shard<H: Handler> {
     are_datagrams_held_back: bool,
     /// Whether QUIC has events for the next turn.
     has_quic_events: bool,
+    /// Whether they are there for want of time: input that was read waits.
+    is_quic_behind: bool,
     /// Turns before this one, one after another, in which that was so and nothing was read.
     held_turns: u32,
     /// Handshake flights that may still be worked on in this turn.
@@ -132,6 +134,7 @@ impl<H: Handler> Shard<H> {
             writing: Shift::default(),
             are_datagrams_held_back: false,
             has_quic_events: false,
+            is_quic_behind: false,
             held_turns: 0,
             handshakes_left: 0,
         })
@@ -439,9 +442,9 @@ impl<H: Handler> Shard<H> {
         while !self.core.ended.is_empty() {
             self.reap();
         }
-        self.drain_quic();
+        self.drain_quic(None);
         while self.has_quic_events {
-            self.drain_quic();
+            self.drain_quic(None);
         }
         self.flush_all();
     }

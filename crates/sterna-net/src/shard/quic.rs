@@ -6,6 +6,9 @@ use super::{ENDS_TOLD, Shard};
 use crate::quic::{DriverEvent, EventKind, Key};
 use crate::{Chunk, ConnectionId, Handler, StreamEnd};
 
+/// Events that are handed over between two looks at the time.
+const EVENTS_BETWEEN_LOOKS: usize = 16;
+
 impl<H: Handler> Shard<H> {
     /// Notes the kernel's report about a UDP socket.
     pub(super) fn note_udp(&mut self, index: usize, event: &mio::event::Event) {
@@ -25,17 +28,21 @@ impl<H: Handler> Shard<H> {
         }
         let now = self.core.now;
         let until = Instant::now() + Duration::from_millis(self.core.config.reading_per_turn_ms);
-        let mut are_ends_left = false;
+        // What was read in the last turn goes first, and nothing is added to it.
+        let mut is_over = std::mem::take(&mut self.is_quic_behind);
+        let mut are_events_left = false;
         for batch in 0..self.core.config.datagram_batches_per_turn {
-            let is_first = batch == 0;
             let is_readable = self.core.udp.iter().any(|udp| udp.readable);
+            if is_over {
+                break;
+            }
             if !self.handler.takes_input(&mut self.core) {
-                self.are_datagrams_held_back = is_first && is_readable;
+                self.are_datagrams_held_back = batch == 0 && is_readable;
                 self.is_held_back |= is_readable;
                 break;
             }
             for udp in &mut self.core.udp {
-                if is_first {
+                if batch == 0 {
                     udp.take_strays(now);
                 }
                 udp.receive(now, &mut self.scratch.udp);
@@ -43,32 +50,36 @@ impl<H: Handler> Shard<H> {
             self.has_read |= is_readable;
             // Letters posted before the peers sent these datagrams go first.
             self.mail();
-            self.drain_quic();
-            are_ends_left = self.has_quic_events;
-            if !is_readable || are_ends_left || Instant::now() >= until {
-                break;
-            }
+            self.drain_quic(Some(until));
+            are_events_left = self.has_quic_events;
+            is_over = !is_readable || are_events_left || Instant::now() >= until;
         }
         for udp in &mut self.core.udp {
             if udp.driver.deadline().is_some_and(|due: Instant| due <= now) {
                 udp.driver.timeout(now);
             }
         }
-        if !are_ends_left {
-            self.drain_quic();
+        if !are_events_left {
+            self.drain_quic(Some(until));
         }
     }
 
-    /// Hands all events of the drivers to the handler, but for those behind more ends of connections than it takes now.
-    pub(super) fn drain_quic(&mut self) {
-        let mut told = 0;
+    /// Hands all events of the drivers to the handler, but for those behind more ends of connections than it takes now, and
+    /// those that are left at a time.
+    pub(super) fn drain_quic(&mut self, until: Option<Instant>) {
+        let (mut told, mut ends) = (0, 0);
         self.has_quic_events = false;
         for socket in 0..self.core.udp.len() {
             while let Some((id, event)) = self.core.udp[socket].poll_event(socket) {
                 let is_end = matches!(event.kind, EventKind::Closed { .. });
                 self.tell(socket, id, event);
-                told += usize::from(is_end);
-                if is_end && told >= ENDS_TOLD && !self.handler.takes_ends(&mut self.core) {
+                told += 1;
+                ends += usize::from(is_end);
+                self.is_quic_behind = told % EVENTS_BETWEEN_LOOKS == 0
+                    && until.is_some_and(|until| Instant::now() >= until);
+                let are_ends_left =
+                    is_end && ends >= ENDS_TOLD && !self.handler.takes_ends(&mut self.core);
+                if self.is_quic_behind || are_ends_left {
                     self.has_quic_events = true;
                     return;
                 }

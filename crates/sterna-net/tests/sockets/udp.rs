@@ -5,7 +5,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use quinn::{Connection, Endpoint};
@@ -14,7 +14,7 @@ use sterna_net::{CloseReason, ListenerTransport, StreamId, TransportKind};
 
 use crate::support::pki::Authority;
 use crate::support::quinn_client::{endpoint, exchange, run};
-use crate::support::{PATIENCE, Seen, Server, Setup, loopback, pattern};
+use crate::support::{Echo, PATIENCE, Seen, Server, Setup, loopback, pattern};
 
 struct World {
     server: Server,
@@ -141,14 +141,16 @@ fn a_handler_that_takes_nothing_gets_it_later() {
     });
 }
 
-/// The handler is asked before each batch, not once for all that the socket has.
-#[test]
-fn a_handler_that_has_enough_gets_the_next_batch_in_the_next_turn() {
+/// Most chunks in a turn, where 100 clients have sent one each while the shard stood still.
+fn most_chunks(
+    change: impl FnOnce(&mut Setup),
+    manner: impl FnOnce(&mut Echo) + Send + 'static,
+) -> usize {
     const CLIENTS: usize = 100;
-    /// Datagrams of a batch, if each is of another client.
-    const BATCH: usize = quinn_udp::BATCH_SIZE;
-    run(async {
-        let world = Arc::new(world(|_| ()));
+    let most = Arc::new(AtomicUsize::new(0));
+    let found = Arc::clone(&most);
+    run(async move {
+        let world = Arc::new(world(change));
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
             let endpoint = world.endpoint();
@@ -156,7 +158,7 @@ fn a_handler_that_has_enough_gets_the_next_batch_in_the_next_turn() {
             exchange(&connection, b"before").await;
             clients.push((endpoint, connection));
         }
-        world.server.run(0, |echo, _| echo.reads_per_turn = Some(1));
+        world.server.run(0, |echo, _| manner(echo));
         let log = Arc::clone(&world.server.log);
         log.most_chunks.store(0, Ordering::Relaxed);
         let (release, released) = std::sync::mpsc::channel::<()>();
@@ -177,9 +179,23 @@ fn a_handler_that_has_enough_gets_the_next_batch_in_the_next_turn() {
         for (_, receive) in &mut echoes {
             receive.read_exact(&mut [0]).await.unwrap();
         }
-        let most = log.most_chunks.load(Ordering::Relaxed);
-        assert!(most <= BATCH, "{most} in one turn");
+        found.store(log.most_chunks.load(Ordering::Relaxed), Ordering::Relaxed);
     });
+    most.load(Ordering::Relaxed)
+}
+
+/// The handler is asked before each batch, not once for all that the socket has.
+#[test]
+fn a_handler_that_has_enough_gets_the_next_batch_in_the_next_turn() {
+    let most = most_chunks(|_| (), |echo| echo.reads_per_turn = Some(1));
+    assert!(most <= quinn_udp::BATCH_SIZE, "{most} in one turn");
+}
+
+/// What a batch has is handed over for so long, and the rest in the next turn, before anything more is read.
+#[test]
+fn the_time_for_reading_ends_within_a_batch() {
+    let most = most_chunks(|setup| setup.config.reading_per_turn_ms = 0, |_| ());
+    assert!((1..=16).contains(&most), "{most} in one turn");
 }
 
 #[test]

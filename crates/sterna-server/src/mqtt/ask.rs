@@ -6,9 +6,10 @@ use sterna_mqtt::{Frame, Lane, Packet, PacketType};
 use super::client::{Client, consumer};
 use super::{Door, QOS, RETAIN};
 use crate::authorization::MessageKind;
-use crate::config::ActionName;
+use crate::config::{ActionName, Protocol};
 use crate::context::Context;
 use crate::door::Early;
+use crate::metrics::DropReason;
 
 /// Numbers of letters for a client that is connected; that of its CONNECT is 0.
 pub(super) const RENEWAL: u64 = 1;
@@ -96,6 +97,26 @@ impl Door {
             client.sips.is_held = waits;
         }
         client.sips.is_held
+    }
+
+    /// Drops a datagram that goes to many, where the copies of the turn are made; whether it did.
+    #[inline(never)]
+    pub(super) fn drops_for_the_turn(
+        cx: &mut Context<'_>,
+        client: &Client,
+        frame: &Frame<'_>,
+    ) -> bool {
+        // The engine reports the fault of another.
+        let Ok(Packet::Publish(publish)) = Packet::decode(frame, client.engine.version()) else {
+            return false;
+        };
+        let topic = topic_of(client, Lane::DATAGRAMS, &publish);
+        let is_dropped = !cx.broker.is_light(topic);
+        if is_dropped {
+            let of = (&*client.name, topic);
+            (cx.meters).refuse(Protocol::Mqtt, of, DropReason::RateExceeded);
+        }
+        is_dropped
     }
 
     #[inline(never)]
