@@ -531,7 +531,7 @@ impl Directory {
         }
         match self.pressure() {
             Pressure::None | Pressure::Settle => true,
-            Pressure::MoveToLog | Pressure::Drop => !self.principals.is_heavy(principal),
+            Pressure::MoveToLog | Pressure::Drop => !self.principals.is_burden(principal),
             Pressure::Refuse => false,
         }
     }

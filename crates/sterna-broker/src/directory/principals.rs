@@ -31,6 +31,11 @@ impl Principal {
     }
 }
 
+/// The part of the ceiling that principals hold together, where what they hold is why memory is short: a quarter.
+const EXPLAINED_PART: u64 = 4;
+/// The part of the ceiling that a principal holds else, to be why: a 256th.
+const BURDEN_PART: u64 = 256;
+
 /// The lowest number of a principal with a place of its own.
 const FIRST: u32 = 2;
 
@@ -83,6 +88,8 @@ pub struct Principals {
     lasting_bytes: AtomicU64,
     /// Bytes that the heaviest held at the last [`judge`](Self::judge).
     heaviest_bytes: AtomicU64,
+    /// Bytes below which a principal is no burden, however little the others hold.
+    burden_bytes: AtomicU64,
 }
 
 impl Principals {
@@ -99,6 +106,7 @@ impl Principals {
             bytes: (0..numbers).map(|_| AtomicU64::new(0)).collect(),
             lasting_bytes: AtomicU64::new(0),
             heaviest_bytes: AtomicU64::new(0),
+            burden_bytes: AtomicU64::new(0),
         }
     }
 
@@ -229,6 +237,29 @@ impl Principals {
         principal != Principal::BROKER
             && heaviest_bytes > 0
             && self.bytes(principal) >= heaviest_bytes / 2
+    }
+
+    /// Finds the heaviest principal while memory is short, of which the process may take so many bytes.
+    ///
+    /// Where all principals together hold little, something else takes the memory, such as what those who are gone have left
+    /// behind. Then who holds little is no [burden](Self::is_burden).
+    pub fn judge_for(&self, ceiling_bytes: u64) {
+        self.judge();
+        let all_bytes: u64 = self.numbers().into_iter().map(|one| self.bytes(one)).sum();
+        let is_explained = all_bytes >= ceiling_bytes / EXPLAINED_PART;
+        let least_bytes = if is_explained {
+            0
+        } else {
+            ceiling_bytes / BURDEN_PART
+        };
+        self.burden_bytes.store(least_bytes, Ordering::Relaxed);
+    }
+
+    /// Whether a principal is heavy, and memory is short because of what it holds.
+    #[must_use]
+    pub fn is_burden(&self, principal: Principal) -> bool {
+        self.is_heavy(principal)
+            && self.bytes(principal) >= self.burden_bytes.load(Ordering::Relaxed)
     }
 
     /// All principals and their bytes, the heaviest first.
@@ -366,5 +397,29 @@ mod tests {
         assert_eq!(table.lasting_bytes(), 50);
         table.adjust_lasting(b, 50, 0);
         assert_eq!(table.lasting_bytes(), 0);
+    }
+
+    /// The heaviest of those who hold next to nothing is not why memory is short.
+    #[test]
+    fn who_holds_little_is_no_burden_where_all_together_hold_little() {
+        const CEILING: u64 = 256_000;
+        let table = principals(100);
+        let [a, b] = ["a", "b"].map(|user| table.enter(Some(user), None));
+        table.adjust(a, 0, 999);
+        table.judge_for(CEILING);
+        assert!(table.is_heavy(a) && !table.is_burden(a));
+        table.adjust(a, 999, 1_000);
+        table.judge_for(CEILING);
+        assert!(table.is_burden(a), "a 256th of the ceiling");
+        table.adjust(a, 1_000, 900);
+        table.adjust(b, 0, 63_100);
+        table.judge_for(CEILING);
+        assert!(table.is_burden(b) && !table.is_burden(a));
+        // A fleet of many who hold little fills memory as well.
+        table.adjust(b, 63_100, 900);
+        let fleet = (0..70).map(|user| table.enter(Some(&user.to_string()), None));
+        let _ = fleet.map(|one| table.adjust(one, 0, 900)).count();
+        table.judge_for(CEILING);
+        assert!(table.is_burden(a));
     }
 }

@@ -117,7 +117,8 @@ impl Sips {
         if self.principal == Principals::Unknown {
             let (principals, (user, address)) = (cx.memory.principals(), who());
             let found = principals.find(user, address);
-            self.note_heavy(found.is_some_and(|found| principals.is_heavy(found)));
+            let is_heavy = found.is_some_and(|found| cx.memory.is_heavy(found));
+            self.note_heavy(is_heavy);
         }
         self.principal == Principals::Heavy
     }

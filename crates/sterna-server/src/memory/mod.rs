@@ -18,7 +18,7 @@ mod watch;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use sterna_broker::{Counters, Directory, Principals, RETAINED_MESSAGE_BYTES};
+use sterna_broker::{Counters, Directory, Principal, Principals, RETAINED_MESSAGE_BYTES};
 use sterna_net::{ShardCounters, TransportKind};
 use sterna_store::UsageReader;
 
@@ -270,6 +270,17 @@ impl Memory {
     #[must_use]
     pub const fn ceiling_bytes(&self) -> Option<u64> {
         self.ceiling_bytes
+    }
+
+    /// Whether a principal is among the heaviest. Once that has consequences beyond a pause, it is one if memory is short
+    /// because of what it holds.
+    pub(crate) fn is_heavy(&self, principal: Principal) -> bool {
+        let principals = self.principals();
+        if self.stage() >= Stage::MoveToLog {
+            principals.is_burden(principal)
+        } else {
+            principals.is_heavy(principal)
+        }
     }
 
     /// The stage of short memory in force.

@@ -188,10 +188,10 @@ impl Shard {
         }
         self.forget_weights();
         let principals = self.memory.principals();
-        principals.judge();
+        principals.judge_for(self.memory.ceiling_bytes().unwrap_or(u64::MAX));
         self.shortage.weighed = sums.into_iter().collect();
         for one in &found {
-            let is_heavy = principals.is_heavy(one.principal);
+            let is_heavy = self.memory.is_heavy(one.principal);
             let _ = self.mqtt.note_heavy(one.connection, is_heavy)
                 || self.amqp.note_heavy(one.connection, is_heavy)
                 || self.http.note_heavy(one.connection, is_heavy);
@@ -280,7 +280,7 @@ impl Shard {
         self.end_connections(net, clients, (excess_bytes, left), &mut ended);
         if ended.bytes < excess_bytes && *left > 0 {
             // A session of others has what was acknowledged, and is not why memory is short.
-            let sessions = if self.memory.principals().is_heavy(principal) {
+            let sessions = if self.memory.principals().is_burden(principal) {
                 self.sessions_to_end(principal)
             } else {
                 Vec::new()

@@ -21,7 +21,7 @@ fn subscribes(broker: &mut Broker, peer: Peer, filter: &str) -> String {
 }
 
 /// Connects with a will of so many bytes.
-fn with_will(broker: &mut Broker, name: &str, bytes: usize) -> (Peer, String) {
+pub(super) fn with_will(broker: &mut Broker, name: &str, bytes: usize) -> (Peer, String) {
     let will = vec![b'w'; bytes];
     let connect = Connect {
         will: Some(Will {
@@ -43,7 +43,7 @@ fn with_will(broker: &mut Broker, name: &str, bytes: usize) -> (Peer, String) {
 fn the_heaviest_address_cannot_grow_and_all_others_go_on() {
     let mut broker = Broker::with(&config(), 1);
     broker.come_from(ATTACKER);
-    let heavy: Vec<Peer> = (0..3)
+    let heavy: Vec<Peer> = (0..9)
         .map(|n| with_will(&mut broker, &format!("will-{n}"), 50_000 + n).0)
         .collect();
     let attacker = broker.client(V5, "attacker");
@@ -82,6 +82,23 @@ fn the_heaviest_address_cannot_grow_and_all_others_go_on() {
     resident(&mut broker, 10, Stage::Normal);
     broker.come_from(ATTACKER);
     broker.client(V5, "again");
+}
+
+/// Memory that those who are gone have left behind is nobody's: the heaviest of those who hold next to nothing goes on.
+#[test]
+fn who_holds_little_goes_on_where_nobody_holds_much() {
+    let mut broker = Broker::with(&config(), 1);
+    broker.come_from(HONEST);
+    let honest = broker.client(V5, "honest");
+    broker.subscribe(honest, V5, "t", QoS::AtLeastOnce);
+    for (percent, stage) in [(81, Stage::MoveToLog), (91, Stage::Drop)] {
+        resident(&mut broker, percent, stage);
+        broker.advance(1_000);
+        let told = subscribes(&mut broker, honest, "a");
+        assert!(!told.contains("0x97"), "{stage:?}: {told}");
+        broker.client(V5, &format!("{stage:?}"));
+        assert!(!broker.is_closed(honest), "{stage:?}");
+    }
 }
 
 /// A shard without clients of the heaviest gives nothing for a shard that has them.
