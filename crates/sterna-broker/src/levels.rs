@@ -109,6 +109,18 @@ impl<T> LevelTree<T> {
         self.nodes.iter().filter_map(|node| node.value.as_ref())
     }
 
+    /// The values at so many places, from one on; `None` where there are no more places.
+    pub(crate) fn values_at(
+        &mut self,
+        from: usize,
+        most: usize,
+    ) -> Option<impl Iterator<Item = &mut T>> {
+        let until = self.nodes.len().min(from.saturating_add(most));
+        let places = self.nodes.get_mut(from..until)?;
+        let values = places.iter_mut().filter_map(|node| node.value.as_mut());
+        (from < until).then_some(values)
+    }
+
     fn node_count(&self) -> usize {
         self.nodes.len() - self.free_nodes.len()
     }

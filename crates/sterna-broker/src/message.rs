@@ -287,6 +287,20 @@ impl Message {
         })
     }
 
+    /// The same message in memory of its own.
+    #[must_use]
+    pub(crate) fn copied(&self) -> Self {
+        let mut copy = Self {
+            body: Bytes::copy_from_slice(&self.body),
+            gauge: None,
+            ..*self
+        };
+        if let Some(gauge) = &self.gauge {
+            copy.charge(gauge);
+        }
+        copy
+    }
+
     /// The same message (the body is shared) with other times. A will is published long after it was received, and
     /// its expiry counts from then.
     #[must_use]

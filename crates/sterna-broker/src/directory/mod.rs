@@ -36,6 +36,9 @@ use crate::outbox::OnWay;
 use crate::pressure::Pressure;
 use crate::route::{Rest, RouteUpdate};
 
+/// Places of retained messages that are moved at a time, while nobody else reads them.
+const GATHERED_PLACES: usize = 256;
+
 /// Shared by all shards: the route log, retained messages, the registry of sessions.
 ///
 /// Every shard counted in `shards` must have its [`Broker`](crate::Broker) and carry its mail:
@@ -359,6 +362,21 @@ impl Directory {
     }
 
     // Retained messages.
+
+    /// Moves retained messages together, so that pages come free on which they are alone; `settle` has the allocator forget
+    /// what it keeps for this thread. Others have their turns between.
+    pub fn gather_retained(&self, settle: &dyn Fn()) {
+        let gather = |from| {
+            let retained = self.retained.write();
+            let mut retained = retained.unwrap_or_else(PoisonError::into_inner);
+            retained.gather(from, GATHERED_PLACES, settle)
+        };
+        let mut from = 0;
+        while gather(from) {
+            from += GATHERED_PLACES;
+            std::thread::yield_now();
+        }
+    }
 
     /// Changes the retained messages. Their holders have places meanwhile, and keep them where they hold some.
     fn edit_retained<R>(&self, edit: impl FnOnce(&mut Retained) -> R) -> R {

@@ -70,6 +70,9 @@ struct Holding {
 /// Meetings with the part of a limit that is not for heavy principals, of which one looks for the heaviest.
 const JUDGED_HITS: u32 = 16;
 
+/// Bodies from here on have pages of their own.
+const GATHERED_BYTES: usize = 16 << 10;
+
 #[derive(Debug)]
 pub(crate) struct Retained {
     topics: LevelTree<Kept>,
@@ -407,6 +410,34 @@ impl Retained {
         (messages, has_more)
     }
 
+    /// Moves messages at so many places, from one on, to where the allocator puts them now; false where there are no more
+    /// places. `settle` is called between two.
+    ///
+    /// What came and went beside them has left pages behind that have little else. An allocator gives back pages alone
+    /// that have nothing.
+    pub(crate) fn gather(&mut self, from: usize, most: usize, settle: &dyn Fn()) -> bool {
+        let Some(values) = self.topics.values_at(from, most) else {
+            return false;
+        };
+        for kept in values {
+            let expires_at_ms = kept.message.expires_at_ms();
+            let own = 1 + usize::from(expires_at_ms.is_some());
+            // Where a queue has it as well, a copy would be more memory.
+            if kept.message.body_bytes() >= GATHERED_BYTES || Arc::strong_count(&kept.message) > own
+            {
+                continue;
+            }
+            let moved = Arc::new(kept.message.copied());
+            if let Some(expires_at_ms) = expires_at_ms {
+                let expiry = (expires_at_ms, kept.serial);
+                self.expiries.insert(expiry, Arc::clone(&moved));
+            }
+            kept.message = moved;
+            settle();
+        }
+        true
+    }
+
     /// Drops messages whose time is over, `most` of them at most.
     pub(crate) fn expire(&mut self, now_ms: u64, most: usize) -> Vec<Arc<Message>> {
         let mut expired = Vec::new();
@@ -446,10 +477,65 @@ fn is_same(one: &Message, other: &Message) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::{CHARGED_BYTES, Gauge, MessageHeader};
 
     #[test]
     fn a_holder_takes_no_more_memory_in_a_retained_message() {
         assert_eq!(size_of::<Kept>(), 24);
+    }
+
+    #[test]
+    fn what_is_gathered_is_the_same_in_another_place() {
+        let gauge = Arc::new(Gauge::default());
+        let principals = Principals::new(4, KeyedState::new(0));
+        let mut retained = Retained::new(KeyedState::new(0));
+        for (number, expires_at_ms) in [None, None, Some(5), Some(5), Some(6)]
+            .into_iter()
+            .enumerate()
+        {
+            let body = format!("{number}{}", "x".repeat(CHARGED_BYTES));
+            let header = MessageHeader {
+                retain: true,
+                expires_at_ms,
+                ..MessageHeader::default()
+            };
+            let length = body.len();
+            let mut message =
+                Message::from_body(body.into(), 0..1, 1..1, 1..length, header).expect("it fits");
+            message.charge(&gauge);
+            retained.set(&Arc::new(message), RetainedBy::Peer, 0, None);
+        }
+        let bytes = gauge.bytes();
+        let places = |retained: &Retained| {
+            (0..5)
+                .map(|number| {
+                    let kept = retained.get(&number.to_string()).expect("it is there");
+                    (
+                        kept.message.payload().as_ptr(),
+                        kept.message.payload().to_vec(),
+                    )
+                })
+                .collect::<Vec<_>>()
+        };
+        let before = places(&retained);
+        let queued = retained.get("1").expect("it is there");
+        let settled = std::cell::Cell::new(0);
+        let mut from = 0;
+        while retained.gather(from, 2, &|| settled.set(settled.get() + 1)) {
+            from += 2;
+        }
+        assert_eq!(settled.get(), 4, "all but the one that a queue has");
+        drop(queued);
+        let after = places(&retained);
+        for (number, (before, after)) in before.iter().zip(&after).enumerate() {
+            assert_eq!(before.1, after.1);
+            assert_eq!(before.0 == after.0, number == 1, "{number}");
+        }
+        assert_eq!(gauge.bytes(), bytes);
+        retained.settle_holders(&principals);
+        retained.check(&principals);
+        assert_eq!(retained.expire(5, 9).len(), 2);
+        assert_eq!(retained.len(), 3);
     }
 
     #[test]

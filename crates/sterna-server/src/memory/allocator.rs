@@ -14,11 +14,13 @@ pub enum Unused {
     All,
     /// Memory that has been unused for a time that the allocator chooses; little work where there is none.
     Aged,
+    /// Memory that the allocator keeps for the next demand of this thread. It is given to the allocator, not to the system.
+    OfThread,
 }
 
 /// Says how memory that nobody uses is given back to the system, in a program with an allocator of its own.
 ///
-/// `give_back` is called by a thread of the server, every 250 ms. The first call counts, others do nothing.
+/// `give_back` is called by a thread of the server, every 250 ms and more. The first call counts, others do nothing.
 pub fn give_back_with(give_back: fn(Unused)) {
     GIVE_BACK.get_or_init(|| give_back);
 }
@@ -43,7 +45,7 @@ pub(super) fn give_back(unused: Unused) {
     if let Some(give_back) = GIVE_BACK.get() {
         return give_back(unused);
     }
-    if unused == Unused::Aged {
+    if unused != Unused::All {
         return;
     }
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

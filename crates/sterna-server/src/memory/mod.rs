@@ -10,6 +10,7 @@
 //! [`look`]: Memory::look
 
 mod allocator;
+mod gather;
 mod machine;
 mod stages;
 mod trim;

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::allocator::Unused;
+use super::gather::Gather;
 use super::trim::Trim;
 use super::{Memory, Stage, allocator, machine};
 
@@ -41,13 +42,14 @@ impl Watch {
             .spawn(move || {
                 let begin = Instant::now();
                 let mut trim = Trim::default();
+                let mut gather = Gather::default();
                 let mut interval = INTERVAL;
                 while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                     let Some(memory) = memory.upgrade() else {
                         return;
                     };
                     let now_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
-                    interval = memory.watch(&mut trim, now_ms);
+                    interval = memory.watch((&mut trim, &mut gather), now_ms);
                     if memory.look() {
                         tell();
                     }
@@ -73,7 +75,7 @@ impl Drop for Watch {
 impl Memory {
     /// Asks the system, and gives back what nobody uses where that is worth it. Returns the time until the next
     /// look.
-    fn watch(&self, trim: &mut Trim, now_ms: u64) -> Duration {
+    fn watch(&self, (trim, gather): (&mut Trim, &mut Gather), now_ms: u64) -> Duration {
         allocator::give_back(Unused::Aged);
         let resident_bytes = machine::resident_bytes();
         self.refresh(None);
@@ -94,6 +96,22 @@ impl Memory {
                 before_bytes,
                 resident_bytes,
                 "gave memory back to the system"
+            );
+        }
+        let bytes = (resident_bytes, accounted_bytes);
+        if let Some(ceiling_bytes) = self.ceiling_bytes()
+            && self.stage() >= Stage::MoveToLog
+            && gather.is_due(now_ms, bytes, ceiling_bytes)
+        {
+            let before_bytes = resident_bytes;
+            (self.directory).gather_retained(&|| allocator::give_back(Unused::OfThread));
+            allocator::give_back(Unused::All);
+            resident_bytes = machine::resident_bytes().unwrap_or(resident_bytes);
+            gather.done(now_ms, before_bytes, resident_bytes);
+            tracing::info!(
+                before_bytes,
+                resident_bytes,
+                "moved retained messages together: they held pages that nobody else used"
             );
         }
         self.refresh(Some(resident_bytes));
