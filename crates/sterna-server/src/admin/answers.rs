@@ -304,7 +304,7 @@ impl Desk<'_, '_> {
             })
         });
         let now_ms = self.cx.now_ms;
-        let (retained_messages, retained_bytes) = directory.retained();
+        let (retained_messages, retained_bytes) = directory.retained_of_clients();
         let process = Process::read();
         let value = json!({
             "node": sources.node(),
