@@ -1,5 +1,6 @@
 //! The parts of the shard that a front door may use in one step.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::metrics::Meters;
 use crate::policy::Policy;
 use crate::repeats::left_out;
 use crate::seats::Seats;
-use crate::session::{SessionState, command_that_ends, own_name};
+use crate::session::{SessionState, command_that_ends, command_that_frees, own_name};
 use crate::tracer::Tracer;
 
 /// Everything a front door needs for one step.
@@ -83,9 +84,42 @@ pub(crate) enum Closed {
 pub(crate) fn is_outage(what: &str) -> bool {
     let refusals = [PublishRefusal::StoreFull, PublishRefusal::ClusterAway];
     let logins = [Refusal::Webhook, Refusal::Busy];
-    Closed::ALL.iter().any(|closed| closed.detail() == what)
+    is_of_memory(what)
+        || Closed::ALL.iter().any(|closed| closed.detail() == what)
         || refusals.iter().any(|refusal| refusal.detail() == what)
         || logins.iter().any(|refusal| refusal.detail() == what)
+}
+
+/// Whether memory is short by these words.
+fn is_of_memory(what: &str) -> bool {
+    what == SHORT_FOR_NEW || what == Closed::MemoryShort.detail()
+}
+
+/// The fields of a line that say how an operator makes room for what was refused.
+#[derive(Default)]
+pub(crate) struct Cure {
+    /// The kind of memory that is most of what is used, where memory is short.
+    pub(crate) held_as: Option<&'static str>,
+    /// The command that makes room.
+    pub(crate) freed_by: Option<Cow<'static, str>>,
+}
+
+impl Cure {
+    /// For what was refused by these words, to a client of this user.
+    pub(crate) fn of(memory: &Memory, what: &str, user: Option<&str>) -> Self {
+        if is_of_memory(what) {
+            let (held_as, freed_by) = memory.held_most();
+            return Self {
+                held_as: Some(held_as),
+                freed_by: Some(freed_by.into()),
+            };
+        }
+        let freed_by = (what == TOO_MANY_SESSIONS).then(|| command_that_frees(user).into());
+        Self {
+            held_as: None,
+            freed_by,
+        }
+    }
 }
 
 impl Closed {

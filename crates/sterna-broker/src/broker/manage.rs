@@ -136,13 +136,13 @@ impl<P: DoorState> Broker<P> {
         (infos, (until < all.capacity()).then_some(until))
     }
 
-    /// Ends the sessions of a user that are here, with or without a consumer, and drops their wills. Looks at up to
-    /// `slots` places of sessions from one on. Returns how many have ended, and the place to go on with; `None` at the
+    /// Ends the sessions here whose name is one of those wanted, with or without a consumer, and drops their wills. Looks at
+    /// up to `slots` places of sessions from one on. Returns how many have ended, and the place to go on with; `None` at the
     /// end. Sessions on their way between shards stay.
     pub fn end_sessions_of(
         &mut self,
         now_ms: u64,
-        user: &str,
+        is_wanted: impl Fn(&SessionName) -> bool,
         from: usize,
         slots: usize,
     ) -> (usize, Option<usize>) {
@@ -151,7 +151,7 @@ impl<P: DoorState> Broker<P> {
         let mut ended = 0;
         for slot in from as u32..until as u32 {
             let is_its = self.queues.sessions.look(slot, |session| {
-                session.is_active() && !session.is_root() && session.name.user() == Some(user)
+                session.is_active() && !session.is_root() && is_wanted(&session.name)
             });
             if is_its != Some(true) {
                 continue;

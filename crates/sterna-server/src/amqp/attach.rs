@@ -30,7 +30,7 @@ use super::wanted::{Wanted, names_places};
 use super::{Door, KEEPER, consumer_id, outgoing};
 use crate::authorization::MessageKind;
 use crate::config::Amqp;
-use crate::context::Context;
+use crate::context::{Context, Cure};
 use crate::door::Promise;
 use crate::repeats::brief;
 use crate::session::amqp::{DYNAMIC, TERMINUS_KEY, Terminus};
@@ -119,6 +119,7 @@ impl Door {
         (condition, detail): &Refusal,
     ) {
         if let Some(line) = cx.repeats(client.id, &client.container, detail) {
+            let Cure { held_as, freed_by } = Cure::of(cx.memory, detail, client.user());
             tracing::info!(
                 peer = line.peer,
                 client = &*client.container,
@@ -127,6 +128,8 @@ impl Door {
                 node = node.map(brief),
                 condition = condition.as_str(),
                 detail,
+                held_as,
+                freed_by = freed_by.as_deref(),
                 more = line.more,
                 "link refused"
             );

@@ -466,17 +466,6 @@ impl Door {
             Err(OpenError::ClusterAway) => self.refuse_unclaimed(cx, client),
             Err(OpenError::TooManySessions) => {
                 let detail = cx.why_full(TOO_MANY_SESSIONS);
-                if let Some(line) = cx.repeats(client.id, &client.name, detail) {
-                    tracing::info!(
-                        peer = line.peer,
-                        client = &*client.name,
-                        user = client.identity.user(),
-                        why = detail,
-                        more = line.more,
-                        "there is no room for the session; `sterna admin sessions list --user USER` shows who holds it, \
-                         and `sterna admin sessions remove --user USER` frees it"
-                    );
-                }
                 self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
             }
             Err(OpenError::StoreFull) => {

@@ -339,3 +339,72 @@ fn a_quota_is_told_with_the_setting_that_holds() {
     let reason = reason.as_deref().unwrap_or_default();
     assert!(reason.contains("broker.maximum_sessions"), "{reason}");
 }
+
+/// A connection of MQTT with a password.
+fn user<'c>(client_id: &'c str, user: Option<&'c str>) -> Packet<'c> {
+    let connect = plain(Version::V5, client_id);
+    Packet::Connect(Connect {
+        user_name: user,
+        password: user.map(|_| &b"secret"[..]),
+        ..connect
+    })
+}
+
+#[test]
+fn a_session_too_many_is_one_line_with_the_command_that_frees_one() {
+    for (name, freed_by) in [
+        (None, "sterna admin sessions remove --nobody"),
+        (Some("ann"), "sterna admin sessions remove --user='ann'"),
+    ] {
+        let text = Lines::of(Level::INFO, |_| {
+            let (_directory, config) = guarded(|config| {
+                config.listeners = ["mqtt", "amqp", "http"]
+                    .map(|scheme| Listener::at(&format!("{scheme}://127.0.0.1:0")))
+                    .into();
+                config.authentication.anonymous = Some(true);
+                config.authorization.admins = vec!["anonymous".into(), "ann".into()];
+            });
+            let limits = Limits {
+                sessions: 0,
+                ..Limits::default()
+            };
+            let mut broker = Broker::restored(&config, 1, limits, || Box::new(NoStore));
+            let peer = broker.open();
+            broker.packet(peer, Version::V5, &user("device", name));
+            broker.await_verdicts();
+            broker.listener = 1;
+            let start = Start::new("c");
+            let start = match name {
+                Some(name) => start.with(Plain {
+                    user: name.to_owned(),
+                    password: "secret".to_owned(),
+                }),
+                None => start,
+            };
+            let mut client = Client::start(&mut broker, start);
+            broker.await_verdicts();
+            client.turn(&mut broker);
+            let session = client.begin(&mut broker);
+            client.receiver(&mut broker, session, "r", Source::new("t"), 1);
+            broker.listener = 2;
+            let basic = name.map_or("", |_| "Authorization: Basic YW5uOnNlY3JldA==\r\n");
+            let peer = broker.open_speaking(b"http/1.1", 0, TransportKind::Tls, Vec::new());
+            let request = format!("GET /v1/topics/t HTTP/1.1\r\nHost: localhost\r\n{basic}\r\n");
+            broker.send(peer, request.as_bytes());
+            broker.await_verdicts();
+        });
+        let lines: Vec<&str> = (text.lines())
+            .filter(|line| line.contains("too many sessions"))
+            .collect();
+        let told = ["login refused", "link refused", "HTTP request refused"];
+        assert_eq!(lines.len(), told.len(), "{text}");
+        for (line, told) in lines.iter().zip(told) {
+            assert!(line.contains(told), "{told}: {line}");
+            assert!(
+                line.contains(&format!("freed_by=\"{freed_by}\"")),
+                "{freed_by}: {line}"
+            );
+        }
+        assert!(!text.contains("there is no room"), "{text}");
+    }
+}
