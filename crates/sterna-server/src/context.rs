@@ -69,6 +69,22 @@ pub(crate) const SHORT_FOR_NEW: &str =
 pub(crate) const TOO_MANY_SESSIONS: &str =
     "too many sessions (broker.maximum_sessions, authorization.limit.sessions)";
 
+/// Why a message is refused whose sender has a limit.
+pub(crate) const TOO_FAST: &str = "the client publishes faster than its limit (authorization.limit.messages_per_s, \
+     authorization.limit.bytes_per_s)";
+/// Why a message is not retained.
+pub(crate) const NOT_RETAINED: &str = "it was delivered, but there is no room to retain it \
+     (broker.maximum_retained_messages, broker.maximum_retained_bytes, broker.memory_retained_percent)";
+/// Why something that is to be kept is refused.
+pub(crate) const STORE_FULL: &str =
+    "the store has no room (store.maximum_bytes, store.minimum_free_bytes, or the disk)";
+/// Why a subscription is refused.
+pub(crate) const TOO_MANY_SUBSCRIPTIONS: &str =
+    "too many subscriptions (broker.maximum_subscriptions_per_session and the settings beside it)";
+/// Why a subscription of a user with a limit is refused.
+pub(crate) const TOO_MANY_OF_USER: &str =
+    "the limit of the user has no more subscriptions (authorization.limit.subscriptions)";
+
 /// The reason why a node takes no new clients for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Closed {
@@ -85,6 +101,7 @@ pub(crate) fn is_outage(what: &str) -> bool {
     let refusals = [PublishRefusal::StoreFull, PublishRefusal::ClusterAway];
     let logins = [Refusal::Webhook, Refusal::Busy];
     is_of_memory(what)
+        || what == STORE_FULL
         || Closed::ALL.iter().any(|closed| closed.detail() == what)
         || refusals.iter().any(|refusal| refusal.detail() == what)
         || logins.iter().any(|refusal| refusal.detail() == what)

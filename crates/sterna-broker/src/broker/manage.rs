@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::{DoorState, EvictReason, SessionInfo};
+use crate::api::{DoorState, EvictReason, SessionInfo, SessionKey};
 use crate::choice::Pick;
 use crate::directory::RetainedBy;
 use crate::far_group::Root;
@@ -164,6 +164,15 @@ impl<P: DoorState> Broker<P> {
         }
         self.finish(now_ms);
         (ended, (until < capacity).then_some(until))
+    }
+
+    /// The first filter of a session whose subscription the rules deny now.
+    #[must_use]
+    pub fn first_resting(&mut self, session: SessionKey) -> Option<Arc<str>> {
+        let session = self.queues.session(session.slot, session.generation)?;
+        let mut subscriptions = session.subscriptions.iter();
+        let resting = subscriptions.find(|(_, known)| known.is_resting());
+        resting.map(|(filter, _)| Arc::clone(filter))
     }
 
     /// Subscriptions of a session of this shard, by filter: up to `limit` behind `after`, and whether there

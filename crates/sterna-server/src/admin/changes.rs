@@ -21,6 +21,7 @@ use super::role::Role;
 use super::routes::Operation;
 use crate::audit::{self, Outcome};
 use crate::authorization::{MessageKind, Subject};
+use crate::context::NOT_RETAINED;
 use crate::control::{Obeyed, Order, OrderLetter};
 use crate::door::Promise;
 use crate::http::{ProblemKind as Kind, Trouble};
@@ -30,6 +31,7 @@ use crate::mail::{AdminLetter, Mail};
 use crate::metrics::Meters;
 use crate::repeats::RepeatLimits;
 use crate::session::amqp::topic_of_queue;
+use crate::session::topics::fault_of_name;
 use crate::session::{QUEUE_PREFIX, anchor_of};
 
 /// A change that an operator makes, for the audit log.
@@ -345,12 +347,9 @@ impl Desk<'_, '_> {
         let (kind, detail) = match routed.retention {
             Retention::InvalidTopic => (
                 Kind::InvalidTopic,
-                "the topic is longer or deeper than the broker allows",
+                fault_of_name(&wanted.topic, self.cx.broker.limits()),
             ),
-            Retention::Refused => (
-                Kind::RetainedFull,
-                "the message was delivered, but there is no room to retain it",
-            ),
+            Retention::Refused => (Kind::RetainedFull, NOT_RETAINED),
             Retention::NotAsked | Retention::Stored | Retention::Cleared | Retention::Absent => {
                 let done = Done::new(
                     id,

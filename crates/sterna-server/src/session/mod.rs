@@ -2,6 +2,7 @@
 
 pub(crate) mod amqp;
 pub(crate) mod http;
+pub(crate) mod topics;
 
 use sterna_broker::{Broker, DoorState, SessionKey, SessionName};
 use sterna_mqtt::PacketId;
