@@ -163,6 +163,9 @@ enum Start {
     Frame(Head),
 }
 
+/// The fault of a frame beyond what this end takes, in words.
+pub const FRAME_TOO_LARGE: &str = "frame is larger than max-frame-size";
+
 fn parse_start(
     bytes: [u8; FRAME_HEADER_BYTES],
     max_frame_bytes: usize,
@@ -173,7 +176,7 @@ fn parse_start(
     let [a, b, c, d, data_offset, frame_type, high, low] = bytes;
     let frame_bytes = u32::from_be_bytes([a, b, c, d]) as usize;
     if frame_bytes > max_frame_bytes {
-        return Err(DecodeError::framing("frame is larger than the limit"));
+        return Err(DecodeError::framing(FRAME_TOO_LARGE));
     }
     let header_bytes = usize::from(data_offset) * 4;
     if header_bytes < FRAME_HEADER_BYTES {

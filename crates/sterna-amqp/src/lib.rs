@@ -128,6 +128,6 @@ pub mod types;
 
 pub use connection::{Connection, Event};
 pub use error::{CommandError, Condition, DecodeError, Scope, Violation};
-pub use frame::{Frame, Framer};
+pub use frame::{FRAME_TOO_LARGE, Frame, Framer};
 pub use lane::{Lane, LaneWriter};
 pub use limits::{Limits, MAX_MAX_FRAME_BYTES, MIN_MAX_FRAME_BYTES};

@@ -479,7 +479,8 @@ impl PublishRefusal {
                  beside it); it went nowhere"
             }
             Self::StoreFull => {
-                "the store has no room (store.maximum_bytes, or the disk); the message went nowhere"
+                "the store has no room (store.maximum_bytes, store.minimum_free_bytes, or the disk); the message went \
+                 nowhere"
             }
             Self::ClusterAway => {
                 "other nodes want the message, or may, and it cannot be brought to them; it went nowhere"

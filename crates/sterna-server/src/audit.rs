@@ -11,8 +11,9 @@ use sterna_net::{ConnectionId, FailedHandshake, HandshakeFault, TransportKind};
 
 use crate::bans::Ban;
 use crate::config::Protocol;
-use crate::context::{Context, is_outage};
+use crate::context::{Context, Cure, is_outage};
 use crate::identity::{Identity, Refusal, Webhook, WebhookSubject};
+use crate::memory::Memory;
 use crate::metrics::{LoginFailure, Meters};
 use crate::repeats::{RepeatLimits, left_out};
 use crate::session::own_name;
@@ -36,6 +37,8 @@ pub(crate) struct Action<'a> {
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) user: Option<&'a str>,
     pub(crate) role: Option<&'a str>,
+    /// The time, and how often refusals may be alike.
+    pub(crate) repeats: (u64, RepeatLimits),
 }
 
 /// The end of a change.
@@ -56,8 +59,8 @@ impl Action<'_> {
             peer,
             user,
             role,
+            repeats: (now_ms, limits),
         } = self;
-        let peer = peer.map(tracing::field::display);
         let refusal = match outcome {
             Outcome::Done => None,
             Outcome::Nothing(reason) | Outcome::Refused(reason) => Some(reason),
@@ -69,6 +72,18 @@ impl Action<'_> {
             });
             watch.audited("action", user, &about);
         }
+        let more = match refusal {
+            None => Some(0),
+            Some(reason) => {
+                let line = ("action", user, action, on, reason);
+                let address = peer.map(|peer| peer.ip());
+                meters.repeats.pass(now_ms, limits, address, line)
+            }
+        };
+        let Some(more) = more else {
+            return;
+        };
+        let (peer, more) = (peer.map(tracing::field::display), left_out(more));
         match outcome {
             Outcome::Done => line!(INFO, peer, user, role, action, on, "admin action"),
             Outcome::Nothing(reason) => {
@@ -80,6 +95,7 @@ impl Action<'_> {
                     action,
                     on,
                     reason,
+                    more,
                     "admin action refused"
                 );
             }
@@ -92,6 +108,7 @@ impl Action<'_> {
                     action,
                     on,
                     reason,
+                    more,
                     "admin action refused"
                 );
             }
@@ -135,6 +152,8 @@ pub(crate) struct Login<'a> {
     webhook: Option<&'a Webhook>,
     /// The command that frees what it wants to have.
     freed_by: Option<&'a str>,
+    /// How short memory is, where that may be why.
+    memory: Option<&'a Memory>,
     /// The time, in milliseconds since the Unix epoch, and how often lines may be alike.
     repeats: (u64, RepeatLimits),
 }
@@ -154,6 +173,7 @@ impl<'a> Login<'a> {
             asked: None,
             webhook: Some(&cx.policy.webhook),
             freed_by: None,
+            memory: Some(cx.memory),
             repeats: (cx.now_ms, cx.policy.repeats),
         }
     }
@@ -176,6 +196,7 @@ impl<'a> Login<'a> {
             asked: None,
             webhook: None,
             freed_by: None,
+            memory: None,
             repeats,
         };
         let refusal = match failed.fault {
@@ -274,6 +295,8 @@ impl<'a> Login<'a> {
         let Some(more) = passed else {
             return;
         };
+        let cure = (self.memory).map(|memory| Cure::of(memory, detail, self.user));
+        let Cure { held_as, freed_by } = cure.unwrap_or_default();
         let is_webhook = matches!(failure, LoginFailure::Claim(Refusal::Webhook));
         let webhook = self.webhook.filter(|_| is_webhook);
         line!(
@@ -287,7 +310,8 @@ impl<'a> Login<'a> {
             path = self.asked.map(|(_, path)| path),
             reason = failure.name(),
             detail,
-            freed_by = self.freed_by,
+            held_as,
+            freed_by = self.freed_by.or(freed_by.as_deref()),
             cause =
                 webhook.and_then(|webhook| webhook.last_failure(WebhookSubject::Authentication)),
             more = left_out(more),

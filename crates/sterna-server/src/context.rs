@@ -1,5 +1,6 @@
 //! The parts of the shard that a front door may use in one step.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::metrics::Meters;
 use crate::policy::Policy;
 use crate::repeats::left_out;
 use crate::seats::Seats;
-use crate::session::{SessionState, command_that_ends, own_name};
+use crate::session::{SessionState, command_that_ends, command_that_frees, own_name};
 use crate::tracer::Tracer;
 
 /// Everything a front door needs for one step.
@@ -68,6 +69,22 @@ pub(crate) const SHORT_FOR_NEW: &str =
 pub(crate) const TOO_MANY_SESSIONS: &str =
     "too many sessions (broker.maximum_sessions, authorization.limit.sessions)";
 
+/// Why a message is refused whose sender has a limit.
+pub(crate) const TOO_FAST: &str = "the client publishes faster than its limit (authorization.limit.messages_per_s, \
+     authorization.limit.bytes_per_s)";
+/// Why a message is not retained.
+pub(crate) const NOT_RETAINED: &str = "it was delivered, but there is no room to retain it \
+     (broker.maximum_retained_messages, broker.maximum_retained_bytes, broker.memory_retained_percent)";
+/// Why something that is to be kept is refused.
+pub(crate) const STORE_FULL: &str =
+    "the store has no room (store.maximum_bytes, store.minimum_free_bytes, or the disk)";
+/// Why a subscription is refused.
+pub(crate) const TOO_MANY_SUBSCRIPTIONS: &str =
+    "too many subscriptions (broker.maximum_subscriptions_per_session and the settings beside it)";
+/// Why a subscription of a user with a limit is refused.
+pub(crate) const TOO_MANY_OF_USER: &str =
+    "the limit of the user has no more subscriptions (authorization.limit.subscriptions)";
+
 /// The reason why a node takes no new clients for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Closed {
@@ -83,9 +100,43 @@ pub(crate) enum Closed {
 pub(crate) fn is_outage(what: &str) -> bool {
     let refusals = [PublishRefusal::StoreFull, PublishRefusal::ClusterAway];
     let logins = [Refusal::Webhook, Refusal::Busy];
-    Closed::ALL.iter().any(|closed| closed.detail() == what)
+    is_of_memory(what)
+        || what == STORE_FULL
+        || Closed::ALL.iter().any(|closed| closed.detail() == what)
         || refusals.iter().any(|refusal| refusal.detail() == what)
         || logins.iter().any(|refusal| refusal.detail() == what)
+}
+
+/// Whether memory is short by these words.
+fn is_of_memory(what: &str) -> bool {
+    what == SHORT_FOR_NEW || what == Closed::MemoryShort.detail()
+}
+
+/// The fields of a line that say how an operator makes room for what was refused.
+#[derive(Default)]
+pub(crate) struct Cure {
+    /// The kind of memory that is most of what is used, where memory is short.
+    pub(crate) held_as: Option<&'static str>,
+    /// The command that makes room.
+    pub(crate) freed_by: Option<Cow<'static, str>>,
+}
+
+impl Cure {
+    /// For what was refused by these words, to a client of this user.
+    pub(crate) fn of(memory: &Memory, what: &str, user: Option<&str>) -> Self {
+        if is_of_memory(what) {
+            let (held_as, freed_by) = memory.held_most();
+            return Self {
+                held_as: Some(held_as),
+                freed_by: Some(freed_by.into()),
+            };
+        }
+        let freed_by = (what == TOO_MANY_SESSIONS).then(|| command_that_frees(user).into());
+        Self {
+            held_as: None,
+            freed_by,
+        }
+    }
 }
 
 impl Closed {

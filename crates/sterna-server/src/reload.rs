@@ -13,7 +13,7 @@ use crate::certificate::{self, Certificate};
 use crate::config::{Config, Tls, without_secrets};
 use crate::control::{Awaited, Obeyed, Reloaded};
 use crate::data_directory::DataDirectory;
-use crate::identity::{Issuer, Tokens, Users};
+use crate::identity::{Issuer, Tokens, Users, Webhook};
 use crate::key_refresh;
 use crate::mail::Mail;
 use crate::metrics::Sources;
@@ -108,7 +108,10 @@ impl Prepared {
         let files = &config.authentication;
         // By its name a problem is found in the file of the configuration.
         let of = |setting: &str, why: String| {
-            if why.starts_with(setting) {
+            let section = setting
+                .rsplit_once('.')
+                .map_or(setting, |(section, _)| section);
+            if why.starts_with(&format!("{section}.")) {
                 why
             } else {
                 format!("{setting}: {why}")
@@ -116,9 +119,13 @@ impl Prepared {
         };
         let users = Users::load(files.password_file.as_deref()).err();
         let tokens = Tokens::load(files.token_file.as_deref()).err();
+        let issuer = Issuer::load(&files.jwt).err();
+        let webhook = Webhook::load(&config.webhook).err();
         let credentials = [
             users.map(|why| of("authentication.password_file", why)),
             tokens.map(|why| of("authentication.token_file", why)),
+            issuer.map(|why| of("authentication.jwt.key_files", why)),
+            webhook.map(|why| of("webhook.headers_file", why)),
         ];
         let rest = if credentials.iter().all(Option::is_none) {
             Policy::load(config).err()

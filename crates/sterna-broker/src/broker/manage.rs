@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::{DoorState, EvictReason, SessionInfo};
+use crate::api::{DoorState, EvictReason, SessionInfo, SessionKey};
 use crate::choice::Pick;
 use crate::directory::RetainedBy;
 use crate::far_group::Root;
@@ -136,13 +136,13 @@ impl<P: DoorState> Broker<P> {
         (infos, (until < all.capacity()).then_some(until))
     }
 
-    /// Ends the sessions of a user that are here, with or without a consumer, and drops their wills. Looks at up to
-    /// `slots` places of sessions from one on. Returns how many have ended, and the place to go on with; `None` at the
+    /// Ends the sessions here whose name is one of those wanted, with or without a consumer, and drops their wills. Looks at
+    /// up to `slots` places of sessions from one on. Returns how many have ended, and the place to go on with; `None` at the
     /// end. Sessions on their way between shards stay.
     pub fn end_sessions_of(
         &mut self,
         now_ms: u64,
-        user: &str,
+        is_wanted: impl Fn(&SessionName) -> bool,
         from: usize,
         slots: usize,
     ) -> (usize, Option<usize>) {
@@ -151,7 +151,7 @@ impl<P: DoorState> Broker<P> {
         let mut ended = 0;
         for slot in from as u32..until as u32 {
             let is_its = self.queues.sessions.look(slot, |session| {
-                session.is_active() && !session.is_root() && session.name.user() == Some(user)
+                session.is_active() && !session.is_root() && is_wanted(&session.name)
             });
             if is_its != Some(true) {
                 continue;
@@ -164,6 +164,15 @@ impl<P: DoorState> Broker<P> {
         }
         self.finish(now_ms);
         (ended, (until < capacity).then_some(until))
+    }
+
+    /// The first filter of a session whose subscription the rules deny now.
+    #[must_use]
+    pub fn first_resting(&mut self, session: SessionKey) -> Option<Arc<str>> {
+        let session = self.queues.session(session.slot, session.generation)?;
+        let mut subscriptions = session.subscriptions.iter();
+        let resting = subscriptions.find(|(_, known)| known.is_resting());
+        resting.map(|(filter, _)| Arc::clone(filter))
     }
 
     /// Subscriptions of a session of this shard, by filter: up to `limit` behind `after`, and whether there

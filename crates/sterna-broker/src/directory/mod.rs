@@ -216,6 +216,13 @@ impl Directory {
         (retained.len(), retained.bytes())
     }
 
+    /// The same, without the broker's reports about itself: limits count these alone.
+    #[must_use]
+    pub fn retained_of_clients(&self) -> (usize, usize) {
+        let retained = self.retained.read().unwrap_or_else(PoisonError::into_inner);
+        retained.of_clients()
+    }
+
     /// Bytes that the topics of retained messages take, beyond those of short topics.
     #[must_use]
     pub fn retained_topic_bytes(&self) -> usize {

@@ -67,6 +67,20 @@ struct Holding {
     is_entered: bool,
 }
 
+/// Reports of the broker's about itself.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Reports {
+    messages: usize,
+    body_bytes: usize,
+    /// With the bytes that each counts beside its body.
+    bytes: usize,
+}
+
+/// Whether it is a report of the broker's about itself. There are few, and they stay.
+fn is_report(topic: &str, holder: Principal) -> bool {
+    holder == Principal::BROKER && topic.starts_with("$SYS/")
+}
+
 /// Meetings with the part of a limit that is not for heavy principals, of which one looks for the heaviest.
 const JUDGED_HITS: u32 = 16;
 
@@ -79,6 +93,8 @@ pub(crate) struct Retained {
     bytes: usize,
     /// The bytes of long topics, beside those of the messages.
     topic_bytes: usize,
+    /// The broker's reports about itself among them, which no limit counts.
+    reports: Reports,
     /// Those that expire: when, and their serial number; the topic is the message's.
     expiries: BTreeMap<(u64, u32), Arc<Message>>,
     next_serial: u32,
@@ -97,6 +113,7 @@ impl Retained {
             topics: LevelTree::new(hashing),
             bytes: 0,
             topic_bytes: 0,
+            reports: Reports::default(),
             expiries: BTreeMap::new(),
             next_serial: 0,
             holdings: Vec::new(),
@@ -113,6 +130,15 @@ impl Retained {
     /// Bytes of the bodies.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Number of those that clients have published, and the bytes of their bodies.
+    pub(crate) fn of_clients(&self) -> (usize, usize) {
+        let reports = self.reports;
+        (
+            self.len() - reports.messages,
+            self.bytes - reports.body_bytes,
+        )
     }
 
     /// Bytes that long topics take, beyond those of short ones.
@@ -148,16 +174,19 @@ impl Retained {
                 .map_or(Principal::OTHERS, |kept| kept.holder),
             RetainedBy::Here(principal) => principal,
         };
-        let count = self.topics.len() + usize::from(old_bytes.is_none());
+        let is_report = is_report(topic, holder);
+        let count = self.topics.len() - self.reports.messages + usize::from(old_bytes.is_none());
         let bytes = self.bytes - old_bytes.unwrap_or(0) + message.body_bytes();
         let new_topic_bytes = old_bytes.map_or_else(|| extra_bytes(topic, 1), |_| 0);
         let topic_bytes = self.topic_bytes + new_topic_bytes;
         let (is_more, is_larger) = (old_bytes.is_none(), bytes > self.bytes);
-        let all_bytes = bytes + topic_bytes + count * RETAINED_MESSAGE_BYTES;
+        let places = self.topics.len() + usize::from(is_more);
+        let all_bytes = (bytes + topic_bytes + places * RETAINED_MESSAGE_BYTES)
+            .saturating_sub(self.reports.bytes);
         if let Some((limits, pressure)) = limits {
-            let is_full = (pressure >= Pressure::Drop && (is_more || is_larger))
-                || count > limits.retained_messages
-                || all_bytes > limits.retained_bytes;
+            let is_beyond = count > limits.retained_messages || all_bytes > limits.retained_bytes;
+            let is_full =
+                (pressure >= Pressure::Drop && (is_more || is_larger)) || (is_beyond && !is_report);
             let part = |limit| part_of(limit, limits.retained_heavy_percent);
             let is_last_part = (is_more && count > part(limits.retained_messages))
                 || ((is_more || is_larger) && all_bytes > part(limits.retained_bytes));
@@ -200,6 +229,11 @@ impl Retained {
     fn count(&mut self, kept: &Kept) {
         self.bytes += kept.message.body_bytes();
         self.topic_bytes += extra_bytes(kept.message.topic(), 1);
+        if is_report(kept.message.topic(), kept.holder) {
+            self.reports.messages += 1;
+            self.reports.body_bytes += kept.message.body_bytes();
+            self.reports.bytes += kept.bytes() as usize;
+        }
         if let Some(expires_at_ms) = kept.message.expires_at_ms() {
             let expiry = (expires_at_ms, kept.serial);
             self.expiries.insert(expiry, Arc::clone(&kept.message));
@@ -216,6 +250,11 @@ impl Retained {
     fn uncount(&mut self, kept: &Kept) {
         self.bytes -= kept.message.body_bytes();
         self.topic_bytes -= extra_bytes(kept.message.topic(), 1);
+        if is_report(kept.message.topic(), kept.holder) {
+            self.reports.messages -= 1;
+            self.reports.body_bytes -= kept.message.body_bytes();
+            self.reports.bytes -= kept.bytes() as usize;
+        }
         if let Some(expires_at_ms) = kept.message.expires_at_ms() {
             self.expiries.remove(&(expires_at_ms, kept.serial));
         }
@@ -303,6 +342,7 @@ impl Retained {
         }
         assert_eq!(self.bytes, found.bytes, "the bytes of bodies");
         assert_eq!(self.topic_bytes, found.topic_bytes, "the bytes of topics");
+        assert_eq!(self.reports, found.reports, "reports of the broker");
         assert!(
             self.expiries.keys().eq(found.expiries.keys()),
             "what expires"

@@ -236,6 +236,45 @@ fn their_number_and_bytes_are_limited() {
     cluster.assert_empty();
 }
 
+#[test]
+fn reports_of_the_broker_take_no_place_of_a_message() {
+    let limits_of_two = [
+        Limits {
+            retained_messages: 2,
+            ..Limits::default()
+        },
+        Limits {
+            retained_bytes: 2 * (RETAINED_MESSAGE_BYTES + 2),
+            ..Limits::default()
+        },
+    ];
+    for limits in limits_of_two {
+        let mut cluster = Cluster::limited(limits);
+        let report = |cluster: &mut Cluster, number: u32| {
+            let topic = format!("$SYS/broker/{number}");
+            assert_eq!(
+                cluster.retain(0, &topic, "1").retention,
+                Retention::Stored,
+                "{topic}"
+            );
+        };
+        for number in 0..5 {
+            report(&mut cluster, number);
+        }
+        assert_eq!(cluster.retain(0, "a", "1").retention, Retention::Stored);
+        assert_eq!(cluster.retain(0, "b", "1").retention, Retention::Stored);
+        assert_eq!(cluster.retain(0, "c", "1").retention, Retention::Refused);
+        for number in 0..10 {
+            report(&mut cluster, number);
+        }
+        assert_eq!(cluster.directory.retained_of_clients(), (2, 4));
+        cluster.retain(0, "$SYS/broker/1", "");
+        cluster.retain(0, "a", "");
+        assert_eq!(cluster.retain(0, "c", "1").retention, Retention::Stored);
+        assert_eq!(cluster.directory.retained_of_clients().0, 2);
+    }
+}
+
 /// Retained copies wait beside the live messages' limit, not within it.
 #[test]
 fn many_retained_messages_leave_room_for_live_ones() {

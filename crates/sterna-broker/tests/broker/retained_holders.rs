@@ -142,24 +142,28 @@ fn the_part_is_a_setting() {
     assert_eq!(retains(&mut cluster, HONEST, "h", "x"), Retention::Refused);
 }
 
-/// The broker itself has no part that ends earlier.
+/// The broker itself has no part that ends earlier, and its reports take no place of a client's.
 #[test]
 fn what_the_broker_retains_is_never_too_much_of_one() {
     let mut cluster = Cluster::limited(Limits {
         retained_messages: 100,
         ..Limits::default()
     });
-    for number in 0..98 {
-        let routed = cluster.retain(0, &format!("$SYS/{number}"), "x");
-        assert_eq!(routed.retention, Retention::Stored, "{number}");
+    for topic in ["own", "$SYS"] {
+        for number in 0..98 {
+            let routed = cluster.retain(0, &format!("{topic}/{number}"), "x");
+            assert_eq!(routed.retention, Retention::Stored, "{topic} {number}");
+        }
     }
     // Of all others, who has something has most.
     assert_eq!(fill(&mut cluster, ATTACKER, "a"), 1);
     assert_eq!(fill(&mut cluster, HONEST, "h"), 1);
-    assert_eq!(
-        cluster.retain(0, "$SYS/more", "x").retention,
-        Retention::Refused
-    );
+    for (topic, expected) in [
+        ("own/more", Retention::Refused),
+        ("$SYS/more", Retention::Stored),
+    ] {
+        assert_eq!(cluster.retain(0, topic, "x").retention, expected, "{topic}");
+    }
 }
 
 fn opens(cluster: &mut Cluster, name: SessionName, address: IpAddr, will: Option<Will>) {

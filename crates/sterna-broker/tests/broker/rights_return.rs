@@ -489,9 +489,12 @@ fn the_will_of_a_missing_user_outlives_its_session_for_the_grace() {
             "the operator" => {
                 let now_ms = cluster.now_ms;
                 for shard in 0..2 {
-                    cluster
-                        .broker(shard)
-                        .end_sessions_of(now_ms, "ann", 0, 1_024);
+                    cluster.broker(shard).end_sessions_of(
+                        now_ms,
+                        |name| name.user() == Some("ann"),
+                        0,
+                        1_024,
+                    );
                     cluster.collect(shard);
                 }
                 cluster.run();
@@ -604,7 +607,10 @@ fn the_sessions_of_a_user_end_at_once_with_their_wills() {
             apply(&mut cluster, Fault::Missing);
         }
         let now_ms = cluster.now_ms;
-        let ended = cluster.broker(0).end_sessions_of(now_ms, "ann", 0, 1_024);
+        let ended =
+            cluster
+                .broker(0)
+                .end_sessions_of(now_ms, |name| name.user() == Some("ann"), 0, 1_024);
         assert_eq!(ended, (1, None));
         cluster.collect(0);
         apply(&mut cluster, Fault::None);

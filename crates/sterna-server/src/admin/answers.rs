@@ -251,7 +251,7 @@ impl Desk<'_, '_> {
         (order, change): (Order, &Change),
         answers: Vec<Answer>,
     ) {
-        match change.obeyed(self.cx.meters, answers) {
+        match change.obeyed(self.cx.meters, answers, order == Order::Reload) {
             Ok(Reloaded {
                 unchanged,
                 lost,
@@ -271,7 +271,10 @@ impl Desk<'_, '_> {
                 };
                 done.tell(out);
             }
-            Err(problem) => self.refused(out, id, &Trouble::new(Kind::ReloadRefused, problem)),
+            Err(problem) => {
+                let trouble = Trouble::new(Kind::ReloadRefused, problem).logged();
+                self.refused(out, id, &trouble);
+            }
         }
     }
 
@@ -304,7 +307,7 @@ impl Desk<'_, '_> {
             })
         });
         let now_ms = self.cx.now_ms;
-        let (retained_messages, retained_bytes) = directory.retained();
+        let (retained_messages, retained_bytes) = directory.retained_of_clients();
         let process = Process::read();
         let value = json!({
             "node": sources.node(),

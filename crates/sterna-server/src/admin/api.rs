@@ -164,6 +164,7 @@ impl Desk<'_, '_> {
             user: identity.user().map(str::to_owned),
             role,
             node: None,
+            repeats: (self.cx.now_ms, self.cx.policy.repeats),
         };
         if role.is_none_or(|role| role < wanted) {
             return Err(self.not_allowed(&change, wanted));
@@ -266,13 +267,13 @@ impl Desk<'_, '_> {
             }
             Operation::Node => self.ask_all(id, Purpose::Node, &Ask::Figures),
             Operation::Clients => {
-                let whose = whose(call);
+                let whose = whose(call)?;
                 match call.parameter("sort") {
                     None => self.list(id, call, limit()?, List::Clients(whose)),
                     Some(order) => self.rank(id, call, limit()?, whose, order),
                 }
             }
-            Operation::Sessions => self.list(id, call, limit()?, List::Sessions(whose(call))),
+            Operation::Sessions => self.list(id, call, limit()?, List::Sessions(whose(call)?)),
             Operation::Client => {
                 let (shard, client) = self.client(&call.argument)?;
                 let purpose = Purpose::One(sent.condition, Kind::NoClient);
@@ -444,13 +445,15 @@ impl Desk<'_, '_> {
                 self.order(id, order, change.clone())
             }
             Operation::EndSessionsOf => {
-                let Some(user) = call.parameter("user").filter(|user| !user.is_empty()) else {
-                    let detail = "whose sessions? Give the parameter \"user\"";
+                let user = call.parameter("user").filter(|user| !user.is_empty());
+                let is_nobodys = is_nobodys(call)?;
+                if user.is_none() && !is_nobodys {
+                    let detail = "whose sessions? Give the parameter \"user\", or nobody=yes";
                     return Err(Trouble::new(Kind::InvalidParameter, detail));
-                };
-                change.target = format!("of {user}");
+                }
+                change.target = format!("of {}", user.unwrap_or("nobody"));
                 let query = Query::EndSessionsOf {
-                    user: user.into(),
+                    user: user.map(Into::into),
                     from: 0,
                     ended: 0,
                     append: None,
@@ -697,11 +700,23 @@ impl Desk<'_, '_> {
 }
 
 /// The choice of a list.
-fn whose(call: &Call) -> Whose {
-    Whose {
+fn whose(call: &Call) -> Result<Whose, Trouble> {
+    Ok(Whose {
         name: call.parameter("name").map(Into::into),
         user: call.parameter("user").map(Into::into),
-    }
+        is_nobodys: is_nobodys(call)?,
+    })
+}
+
+/// Whether sessions of clients without a user are meant.
+fn is_nobodys(call: &Call) -> Result<bool, Trouble> {
+    let detail = match (call.parameter("nobody"), call.parameter("user")) {
+        (None, _) => return Ok(false),
+        (Some("yes"), None) => return Ok(true),
+        (Some("yes"), Some(_)) => "either user, or nobody=yes",
+        (Some(_), _) => "nobody is \"yes\", or not there",
+    };
+    Err(Trouble::new(Kind::InvalidParameter, detail))
 }
 
 /// The session that a request is about.

@@ -119,6 +119,7 @@ impl Door {
             credentials: &mut Credentials::default(),
             held: &mut Vec::new(),
             promises: &mut Promises::default(),
+            asked: None,
         };
         step(&mut desk, &mut taken);
         if let Some((id, answer)) = taken.0 {
@@ -172,6 +173,7 @@ impl Desk<'_, '_> {
             user: question.user,
             role,
             node: Some(question.node),
+            repeats: (self.cx.now_ms, self.cx.policy.repeats),
         };
         let sent = Sent {
             id,

@@ -21,6 +21,7 @@ use super::role::Role;
 use super::routes::Operation;
 use crate::audit::{self, Outcome};
 use crate::authorization::{MessageKind, Subject};
+use crate::context::NOT_RETAINED;
 use crate::control::{Obeyed, Order, OrderLetter};
 use crate::door::Promise;
 use crate::http::{ProblemKind as Kind, Trouble};
@@ -28,7 +29,9 @@ use crate::identity::Identity;
 use crate::mail::admin::{Answer, Body, Query};
 use crate::mail::{AdminLetter, Mail};
 use crate::metrics::Meters;
+use crate::repeats::RepeatLimits;
 use crate::session::amqp::topic_of_queue;
+use crate::session::topics::fault_of_name;
 use crate::session::{QUEUE_PREFIX, anchor_of};
 
 /// A change that an operator makes, for the audit log.
@@ -42,6 +45,8 @@ pub(super) struct Change {
     pub(super) role: Option<Role>,
     /// The node that its sender has asked, which has the line of the audit log; `None` for this one.
     pub(super) node: Option<String>,
+    /// The time, in milliseconds since the Unix epoch, and how often lines about it may be alike.
+    pub(super) repeats: (u64, RepeatLimits),
 }
 
 /// The content of `POST /queues/{queue}/move`.
@@ -70,7 +75,7 @@ struct Publish {
 /// The object of a change, as its request names it.
 pub(super) fn target_of(call: &Call, content: &[u8]) -> String {
     match call.route.operation {
-        Operation::EndSessionsOf => format!("of {}", call.parameter("user").unwrap_or_default()),
+        Operation::EndSessionsOf => format!("of {}", call.parameter("user").unwrap_or("nobody")),
         Operation::Move => {
             let to = serde_json::from_slice(content)
                 .map_or_else(|_| String::new(), |wanted: Move| wanted.to);
@@ -134,18 +139,22 @@ impl Change {
         }
     }
 
-    /// The process has obeyed an order, or not. A line of the audit log says so; `meters` are those of the shard.
-    pub(super) fn obeyed(&self, meters: &Meters, answers: Vec<Answer>) -> Obeyed {
+    /// The process has obeyed an order, or not. A line of the audit log says so; `meters` are those of the shard. `is_told`
+    /// tells that the process has a line about a refusal.
+    pub(super) fn obeyed(&self, meters: &Meters, answers: Vec<Answer>, is_told: bool) -> Obeyed {
         let obeyed = answers.into_iter().find_map(|answer| match answer {
             Answer::Obeyed(obeyed) => Some(obeyed),
             _ => None,
         });
+        let is_told = is_told && obeyed.is_some();
         let obeyed = obeyed.unwrap_or_else(|| Err("the process has not answered".to_owned()));
-        let refusal = obeyed.as_ref().err();
-        self.log(
-            meters,
-            refusal.map_or(Outcome::Done, |why| Outcome::Refused(why)),
-        );
+        let outcome = match &obeyed {
+            Ok(_) => Outcome::Done,
+            // The line has the whole text, which may be long.
+            Err(_) if is_told => Outcome::Refused("the line `reload refused` says why"),
+            Err(why) => Outcome::Refused(why),
+        };
+        self.log(meters, outcome);
         obeyed
     }
 
@@ -168,6 +177,7 @@ impl Change {
             peer: self.peer,
             user: self.user.as_deref(),
             role: self.role.map(Role::name),
+            repeats: self.repeats,
         };
         action.log(meters, outcome);
     }
@@ -337,12 +347,9 @@ impl Desk<'_, '_> {
         let (kind, detail) = match routed.retention {
             Retention::InvalidTopic => (
                 Kind::InvalidTopic,
-                "the topic is longer or deeper than the broker allows",
+                fault_of_name(&wanted.topic, self.cx.broker.limits()),
             ),
-            Retention::Refused => (
-                Kind::RetainedFull,
-                "the message was delivered, but there is no room to retain it",
-            ),
+            Retention::Refused => (Kind::RetainedFull, NOT_RETAINED),
             Retention::NotAsked | Retention::Stored | Retention::Cleared | Retention::Absent => {
                 let done = Done::new(
                     id,

@@ -11,7 +11,7 @@ use sterna_net::{ConnectionId, Pages};
 use super::Admin;
 use super::api::{Condition, Done, Paging, Whole};
 use super::changes::Change;
-use super::gather::Gathered;
+use super::gather::{Asked, Gathered};
 use super::role::Role;
 use super::round::Round;
 use super::routes;
@@ -30,6 +30,7 @@ use crate::memory::Stage;
 use crate::metrics::{Figures, LoginFailure, Meters, Scrape};
 use crate::node_clock::NodeClock;
 use crate::policy::ListenerPolicy;
+use crate::repeats::brief;
 
 /// The methods of every resource.
 const METHODS: &str = "GET, HEAD";
@@ -97,7 +98,10 @@ impl Purpose {
     pub(super) fn end_unheard(self, meters: &Meters, answers: Vec<Answer>) {
         match self {
             Self::Change(change, kind) => drop(change.found(meters, kind, answers)),
-            Self::Order(_, change) | Self::Replicas(change) => drop(change.obeyed(meters, answers)),
+            Self::Order(order, change) => {
+                drop(change.obeyed(meters, answers, order == Order::Reload));
+            }
+            Self::Replicas(change) => drop(change.obeyed(meters, answers, false)),
             Self::Nodes(round) => round.end_unheard(meters, answers),
             _ => {}
         }
@@ -119,6 +123,12 @@ impl Resource {
     }
 }
 
+/// The method and the path of a request, for the log.
+fn asked_by(head: &Head) -> Arc<(Box<str>, Box<str>)> {
+    let path = head.target().split('?').next().unwrap_or_default();
+    Arc::new((brief(head.method()).into(), brief(path).into()))
+}
+
 /// Contents of requests that wait, in bytes.
 pub(super) fn held_bytes(held: &[Request]) -> usize {
     held.iter().map(|request| request.content.len()).sum()
@@ -133,12 +143,15 @@ pub(super) struct Desk<'a, 'b> {
     pub(super) credentials: &'a mut Credentials,
     pub(super) held: &'a mut Vec<Request>,
     pub(super) promises: &'a mut Promises<Done>,
+    /// The request that is answered now.
+    pub(super) asked: Asked,
 }
 
 impl Desk<'_, '_> {
     /// Answers a request, or keeps it until it can be answered.
     fn consider(&mut self, out: &mut dyn Responses, request: Request) {
         let id = request.id;
+        self.asked = Some(asked_by(&request.head));
         match self.answer(out, &request) {
             Ok(true) => {}
             Ok(false) => {
@@ -158,9 +171,12 @@ impl Desk<'_, '_> {
             let (user, detail) = (self.credentials.name(), trouble.detail());
             let line = (self.cx).repeats(self.connection, user.unwrap_or_default(), detail);
             if let Some(line) = line {
+                let asked = self.asked.as_deref();
                 tracing::info!(
                     peer = line.peer,
                     user,
+                    method = asked.map(|(method, _)| &**method),
+                    path = asked.map(|(_, path)| &**path),
                     status = trouble.status(),
                     detail,
                     more = line.more,
@@ -287,8 +303,8 @@ impl Desk<'_, '_> {
             Verdict::Refused(refusal, trouble) => {
                 let failure = LoginFailure::Claim(refusal);
                 let user = claimed_user(self.cx.policy, head);
-                let login = audit::Login::of(self.cx, self.connection, Protocol::Admin);
-                login.by(user.as_deref()).refused(failure, trouble.detail());
+                let login = self.login().by(user.as_deref());
+                login.refused(failure, trouble.detail());
                 Err(trouble.logged())
             }
         }
@@ -306,9 +322,17 @@ impl Desk<'_, '_> {
         failure: LoginFailure,
         trouble: Trouble,
     ) -> Trouble {
-        let login = audit::Login::of(self.cx, self.connection, Protocol::Admin);
-        login.by(user).refused(failure, trouble.detail());
+        self.login().by(user).refused(failure, trouble.detail());
         trouble.logged()
+    }
+
+    /// The login of the request that is answered now.
+    fn login(&self) -> audit::Login<'_> {
+        let login = audit::Login::of(self.cx, self.connection, Protocol::Admin);
+        match self.asked.as_deref() {
+            Some((method, path)) => login.asking((method, path)),
+            None => login,
+        }
     }
 
     /// Notes a sender that may come in.
@@ -371,7 +395,9 @@ impl Desk<'_, '_> {
             return Err(Trouble::new(Kind::Busy, detail));
         }
         let asker = (self.connection, exchange);
-        Ok((self.admin.gathers).open(asker, purpose, shards, deadline_ms))
+        let number = (self.admin.gathers).open(asker, purpose, shards, deadline_ms);
+        self.admin.gathers.note_asked(&self.asked);
+        Ok(number)
     }
 
     /// Sends a question to a shard.
@@ -392,6 +418,7 @@ impl Desk<'_, '_> {
         gathered: Gathered<Purpose>,
     ) {
         let answers = gathered.answers;
+        self.asked = gathered.asked;
         match gathered.purpose {
             Purpose::Ready => {
                 let clocks = self.admin.sources.wrong_clocks();
@@ -425,9 +452,9 @@ impl Desk<'_, '_> {
             }
             Purpose::One(condition, kind) => self.found_one(out, id, (&condition, kind), answers),
             Purpose::Cluster(condition) => self.reported(out, id, &condition, answers),
-            Purpose::Replicas(change) => match change.obeyed(self.cx.meters, answers) {
+            Purpose::Replicas(change) => match change.obeyed(self.cx.meters, answers, false) {
                 Ok(_) => Done::new(id, 204, None).tell(out),
-                Err(why) => self.refused(out, id, &Trouble::new(Kind::Conflict, why)),
+                Err(why) => self.refused(out, id, &Trouble::new(Kind::Conflict, why).logged()),
             },
             Purpose::Change(change, kind) => self.found_change(out, id, (change, kind), answers),
             Purpose::Order(order, change) => self.obeyed(out, id, (order, &change), answers),
@@ -465,6 +492,7 @@ impl Desk<'_, '_> {
             let missing = unanswered.missing.join(", ");
             let detail = format!("no answer within admin.gather_timeout_ms of {missing}");
             tracing::warn!(missing, "no answer in time");
+            self.asked = unanswered.asked;
             self.refused(out, unanswered.exchange, &Trouble::new(Kind::Busy, detail));
         }
     }
@@ -511,7 +539,8 @@ impl Application for Desk<'_, '_> {
         self.consider(out, request);
     }
 
-    fn refuse(&mut self, out: &mut dyn Responses, id: ExchangeId, _: &Head, refusal: Refusal) {
+    fn refuse(&mut self, out: &mut dyn Responses, id: ExchangeId, head: &Head, refusal: Refusal) {
+        self.asked = Some(asked_by(head));
         self.refused(out, id, &Trouble::of(refusal, self.is_stopping));
     }
 

@@ -16,7 +16,7 @@ use crate::inspect::{ClientView, add_queue_members, path_value, transport_name};
 use crate::mail::admin::{Found, Query, Window};
 use crate::mail::ranking::Best;
 use crate::mqtt;
-use crate::session::protocol_of;
+use crate::session::{QUEUE_PREFIX, protocol_of};
 
 /// A shard, for one query. The terms of each query bound its work.
 pub(crate) struct Floor<'a, 'b> {
@@ -149,8 +149,12 @@ impl Floor<'_, '_> {
                 let mut next = None;
                 let mut append = append;
                 if append.is_none() {
+                    // The anchor of a queue is nobody's session, too, and no client's.
+                    let is_its = |name: &SessionName| {
+                        name.user() == user.as_deref() && !name.id().starts_with(QUEUE_PREFIX)
+                    };
                     let (more, go_on) =
-                        (self.cx.broker).end_sessions_of(now_ms, &user, from, SLOTS_AT_ONCE);
+                        (self.cx.broker).end_sessions_of(now_ms, is_its, from, SLOTS_AT_ONCE);
                     ended += more;
                     next = go_on;
                     append = next.is_none().then(|| self.cx.broker.token());

@@ -1,6 +1,7 @@
 //! Questions to shards, and their answers so far.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use sterna_http::ExchangeId;
 use sterna_net::ConnectionId;
@@ -10,12 +11,16 @@ use crate::mail::admin::Answer;
 /// The request that a question was asked for.
 type Asker = (ConnectionId, ExchangeId);
 
+/// The method and the path of a request, for lines of the log about it.
+pub(super) type Asked = Option<Arc<(Box<str>, Box<str>)>>;
+
 /// A question to shards. `P` is the purpose of their answers.
 #[derive(Debug)]
 struct Gather<P> {
     number: u64,
     /// `None` where nobody waits for the answers any more.
     asker: Option<Asker>,
+    asked: Asked,
     purpose: P,
     deadline_ms: u64,
     /// The shards that are asked, in ascending order.
@@ -28,6 +33,7 @@ struct Gather<P> {
 pub(super) struct Gathered<P> {
     /// The request that waits for the answers, if one does.
     pub(super) asker: Option<Asker>,
+    pub(super) asked: Asked,
     pub(super) purpose: P,
     /// In the order of the shards.
     pub(super) answers: Vec<Answer>,
@@ -38,6 +44,7 @@ pub(super) struct Gathered<P> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unanswered {
     pub(super) exchange: ExchangeId,
+    pub(super) asked: Asked,
     /// The names of those who have not answered.
     pub(super) missing: Vec<String>,
 }
@@ -76,12 +83,20 @@ impl<P> Gathers<P> {
         self.open.push(Gather {
             number: self.asked,
             asker: Some(asker),
+            asked: None,
             purpose,
             deadline_ms,
             missing: shards.len(),
             answers: shards.map(|shard| (shard, None)).collect(),
         });
         self.asked
+    }
+
+    /// Notes which request the latest question is for.
+    pub(super) fn note_asked(&mut self, asked: &Asked) {
+        if let Some(latest) = self.open.last_mut() {
+            latest.asked.clone_from(asked);
+        }
     }
 
     /// A shard has answered; returns the question if it was the last one.
@@ -103,6 +118,7 @@ impl<P> Gathers<P> {
         let gather = self.open.swap_remove(at);
         Some(Gathered {
             asker: gather.asker,
+            asked: gather.asked,
             purpose: gather.purpose,
             answers: (gather.answers.into_iter())
                 .filter_map(|(_, answer)| answer)
@@ -136,6 +152,7 @@ impl<P> Gathers<P> {
             let missing = (gather.answers.iter()).filter(|(_, answer)| answer.is_none());
             overdue.push(Unanswered {
                 exchange,
+                asked: gather.asked.clone(),
                 missing: missing
                     .map(|(shard, _)| name(&gather.purpose, *shard))
                     .collect(),
@@ -214,6 +231,7 @@ mod tests {
         assert_eq!(gathers.deadline_ms(HERE), Some(100));
         assert!(gathers.overdue(HERE, 99, |()| false, name).is_empty());
         let missing = Unanswered {
+            asked: None,
             exchange: FIRST,
             missing: vec!["shard 0".to_owned(), "shard 2".to_owned()],
         };

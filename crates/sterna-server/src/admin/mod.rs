@@ -233,6 +233,7 @@ impl Connection {
             credentials: &mut self.credentials,
             held: &mut self.held,
             promises: &mut self.promises,
+            asked: None,
         };
         work(&mut self.carrier, &mut desk);
     }

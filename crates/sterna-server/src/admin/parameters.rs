@@ -140,7 +140,12 @@ pub(super) const USER_OF_SESSION: Parameter = Parameter {
 };
 pub(super) const OWNER: Parameter = Parameter {
     name: "user",
-    about: "The user whose sessions these are; required",
+    about: "The user whose sessions these are; required without `nobody`",
+    is_number: false,
+};
+pub(super) const NOBODY: Parameter = Parameter {
+    name: "nobody",
+    about: "`yes`: sessions of clients without a user, in place of `user`",
     is_number: false,
 };
 pub(super) const FILTER: Parameter = Parameter {

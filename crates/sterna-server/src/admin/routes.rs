@@ -3,9 +3,10 @@
 
 use super::parameters::{
     ACTION, AFTER, CHANGES, CLIENT, DRY_RUN, EVENTS, EXACT_FILTER, FILTER, LIMIT, LOCAL,
-    MESSAGE_EARLY_DATA, MESSAGE_QOS, MESSAGE_RETAIN, NAME, NODE, OWNER, PAYLOADS, Parameter,
-    READ_TOPIC, SESSION_NAME, SESSION_USER, SORT, SUBJECT_ADDRESS, SUBJECT_CLIENT, SUBJECT_GROUPS,
-    SUBJECT_LISTENER, SUBJECT_TOPIC, SUBJECT_TRANSPORT, SUBJECT_USER, TOPIC, USER, USER_OF_SESSION,
+    MESSAGE_EARLY_DATA, MESSAGE_QOS, MESSAGE_RETAIN, NAME, NOBODY, NODE, OWNER, PAYLOADS,
+    Parameter, READ_TOPIC, SESSION_NAME, SESSION_USER, SORT, SUBJECT_ADDRESS, SUBJECT_CLIENT,
+    SUBJECT_GROUPS, SUBJECT_LISTENER, SUBJECT_TOPIC, SUBJECT_TRANSPORT, SUBJECT_USER, TOPIC, USER,
+    USER_OF_SESSION,
 };
 use super::role::Role;
 use crate::http::ProblemKind as Kind;
@@ -204,7 +205,7 @@ pub(super) const ROUTES: &[Route] = &[
     },
     Route {
         reach: Reach::Listed,
-        parameters: &[LIMIT, AFTER, SESSION_NAME, SESSION_USER],
+        parameters: &[LIMIT, AFTER, SESSION_NAME, SESSION_USER, NOBODY],
         ..read(
             "/sessions",
             Operation::Sessions,
@@ -217,13 +218,13 @@ pub(super) const ROUTES: &[Route] = &[
         reach: Reach::Every,
         method: "DELETE",
         role: Some(Role::Operator),
-        parameters: &[OWNER],
+        parameters: &[OWNER, NOBODY],
         ..read(
             "/sessions",
             Operation::EndSessionsOf,
             "endSessionsOf",
             "Ended",
-            "Ends all sessions of a user on this node, with their subscriptions, queues and wills, and disconnects their clients. No will is published",
+            "Ends all sessions of a user, or of clients without one, on this node, with their subscriptions, queues and wills, and disconnects their clients. No will is published",
         )
     },
     Route {

@@ -34,9 +34,11 @@ pub(super) fn explain(rules: &Rules, call: &Call) -> Result<Value, Trouble> {
         Some("publish") => ActionName::Publish,
         Some("subscribe") => ActionName::Subscribe,
         Some("delete") => ActionName::Delete,
-        _ => return Err(invalid("action is publish, subscribe or delete".to_owned())),
+        Some(_) => return Err(invalid("action is publish, subscribe or delete".to_owned())),
+        None => return Err(invalid("the parameter \"action\" is missing".to_owned())),
     };
-    let topic = call.parameter("topic").unwrap_or_default();
+    let topic = (call.parameter("topic"))
+        .ok_or_else(|| invalid("the parameter \"topic\" is missing".to_owned()))?;
     check_topic(action, topic).map_err(invalid)?;
     let user = call.parameter("user").filter(|user| !user.is_empty());
     let given = call.parameter("groups").unwrap_or_default().split(',');

@@ -371,6 +371,7 @@ impl Desk<'_, '_> {
                 user: identity.user().map(str::to_owned),
                 role: self.role(&identity),
                 node: None,
+                repeats: (self.cx.now_ms, self.cx.policy.repeats),
             };
             let why = "the credentials have ended, or the role is taken away: the trace is ended";
             self.log_change(&change, Outcome::Refused(why));

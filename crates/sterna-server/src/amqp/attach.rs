@@ -30,10 +30,11 @@ use super::wanted::{Wanted, names_places};
 use super::{Door, KEEPER, consumer_id, outgoing};
 use crate::authorization::MessageKind;
 use crate::config::{ActionName, Amqp};
-use crate::context::Context;
+use crate::context::{Context, Cure, TOO_MANY_SUBSCRIPTIONS};
 use crate::door::Promise;
 use crate::repeats::brief;
 use crate::session::amqp::{DYNAMIC, TERMINUS_KEY, Terminus};
+use crate::session::topics::fault_of_filter;
 use crate::session::{AMQP_PREFIX, SessionState};
 
 /// Why a link is not attached.
@@ -119,6 +120,7 @@ impl Door {
         (condition, detail): &Refusal,
     ) {
         if let Some(line) = cx.repeats(client.id, &client.container, detail) {
+            let Cure { held_as, freed_by } = Cure::of(cx.memory, detail, client.user());
             tracing::info!(
                 peer = line.peer,
                 client = &*client.container,
@@ -127,6 +129,8 @@ impl Door {
                 node = node.map(brief),
                 condition = condition.as_str(),
                 detail,
+                held_as,
+                freed_by = freed_by.as_deref(),
                 more = line.more,
                 "link refused"
             );
@@ -654,12 +658,12 @@ fn subscribe(cx: &mut Context<'_>, session: SessionKey, filter: &str) -> Result<
     };
     let subscribed = cx.broker.subscribe(cx.now_ms, session, filter, options);
     subscribed.map(drop).map_err(|error| match error {
-        SubscribeError::InvalidFilter => refusal(
-            Condition::INVALID_FIELD,
-            "the source's address is no filter",
-        ),
+        SubscribeError::InvalidFilter => {
+            let fault = fault_of_filter(filter, cx.broker.limits());
+            refusal(Condition::INVALID_FIELD, fault)
+        }
         SubscribeError::TooMany => {
-            let detail = cx.why_full("too many subscriptions");
+            let detail = cx.why_full(TOO_MANY_SUBSCRIPTIONS);
             refusal(Condition::RESOURCE_LIMIT_EXCEEDED, detail)
         }
         SubscribeError::StoreFull => refused(store_full()),

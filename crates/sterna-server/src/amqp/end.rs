@@ -15,7 +15,7 @@ use super::client::{Client, Lingering, SourceLink, State, Target};
 use super::exact::ExactLink;
 use super::target::forget;
 use super::{Door, code, log_end};
-use crate::context::Context;
+use crate::context::{Context, STORE_FULL};
 use crate::door::Held;
 use crate::giving_way::Owner;
 use crate::inspect;
@@ -442,8 +442,5 @@ pub(super) fn cause_of(condition: Condition) -> EndCause {
 
 /// The source outlives its connection, and its records find no room.
 pub(super) const fn store_full() -> (Condition, &'static str) {
-    (
-        Condition::RESOURCE_LIMIT_EXCEEDED,
-        "the store has no room for the link",
-    )
+    (Condition::RESOURCE_LIMIT_EXCEEDED, STORE_FULL)
 }

@@ -2,6 +2,7 @@
 
 use crate::authorization::{MessageKind, Subject};
 use crate::door::Early;
+use crate::session::topics::TOO_DEEP;
 use sterna_amqp::connection::{Delivery, LinkId};
 use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf, MessageView, Outcome, Rejected};
 use sterna_amqp::performatives::{Error, ReceiverSettleMode};
@@ -17,7 +18,7 @@ use super::attach::{Refusal, not_to_publish, refusal};
 use super::client::{Accepted, Client, Target};
 use super::exact::{Decided, ExactLink, NotTaken};
 use crate::config::Protocol;
-use crate::context::Context;
+use crate::context::{Context, NOT_RETAINED, TOO_FAST};
 use crate::door::Promise;
 use crate::mapping::message_from_amqp;
 use crate::metrics::DropReason;
@@ -43,8 +44,7 @@ impl Door {
         let message = if is_within {
             self.message(cx, client, &node, delivery)
         } else {
-            let detail = "the client publishes too fast";
-            Err(refusal(Condition::RESOURCE_LIMIT_EXCEEDED, detail))
+            Err(refusal(Condition::RESOURCE_LIMIT_EXCEEDED, TOO_FAST))
         };
         if let Err((condition, _)) = &message {
             let reason = match *condition {
@@ -138,6 +138,7 @@ impl Door {
             Ok(promise) => self.accept(cx, client, delivery, promise),
             Err((condition, detail)) => {
                 let link = client.targets.get(&delivery.link);
+                let topic = link.and_then(|link| Self::named_topic(cx, &link.node, delivery));
                 if let Some(line) = cx.repeats(client.id, &client.container, &detail) {
                     tracing::info!(
                         peer = line.peer,
@@ -145,6 +146,7 @@ impl Door {
                         user = client.user(),
                         link = link.map(|link| &*link.name),
                         node = link.and_then(|link| link.node.topic()).map(brief),
+                        topic = topic.as_deref().map(brief),
                         condition = condition.as_str(),
                         detail,
                         more = line.more,
@@ -215,6 +217,13 @@ impl Door {
             }
         }
         Ok(message)
+    }
+
+    /// The topic of a delivery to a link that has none itself, for the log.
+    fn named_topic(cx: &Context<'_>, node: &Target, delivery: &Delivery<'_>) -> Option<String> {
+        let is_open = !matches!(node, Target::Topic(_) | Target::Coordinator);
+        let named = is_open.then(|| Self::own_topic(cx, node, &delivery.payload));
+        named.and_then(Result::ok).map(|(topic, _)| topic)
     }
 
     /// The topic that a message names itself, and the queue where it is a queue's.
@@ -428,17 +437,11 @@ fn publish(
         Retention::InvalidTopic => {
             let of = (container, topic.as_deref().unwrap_or_default());
             cx.meters.refuse(Protocol::Amqp, of, DropReason::Invalid);
-            Err(refusal(
-                Condition::INVALID_FIELD,
-                "not a topic name within the limits",
-            ))
+            Err(refusal(Condition::INVALID_FIELD, TOO_DEEP))
         }
         Retention::Refused => {
             cx.meters.not_retained(Protocol::Amqp);
-            Err(refusal(
-                Condition::RESOURCE_LIMIT_EXCEEDED,
-                "too many retained messages; it was delivered",
-            ))
+            Err(refusal(Condition::RESOURCE_LIMIT_EXCEEDED, NOT_RETAINED))
         }
         _ => Ok(promise.at(routed.token)),
     }

@@ -611,7 +611,13 @@ impl Door {
         } else {
             let is_first = client.is_stranger();
             let foreign = is_first.then(|| foreign(input, "AMQP 1.0")).flatten();
-            let detail = foreign.as_deref().unwrap_or(violation.detail);
+            let detail = match violation.detail {
+                sterna_amqp::FRAME_TOO_LARGE => {
+                    "frame is larger than max-frame-size (amqp.maximum_frame_bytes)"
+                }
+                other => other,
+            };
+            let detail = foreign.as_deref().unwrap_or(detail);
             log_end(cx, client, violation.condition.as_str(), detail);
         }
         // It may be a link or a session of the client that ends alone.

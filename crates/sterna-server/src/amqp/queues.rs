@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use sterna_amqp::Condition;
 use sterna_broker::{
-    Broker, Close, NEVER_EXPIRES_S, OpenSession, Opened, Qos, QueueRules, Share, SubscribeOptions,
+    Broker, Close, NEVER_EXPIRES_S, OpenError, OpenSession, Opened, Qos, QueueRules, Share,
+    SubscribeError, SubscribeOptions,
 };
 
 use super::attach::{Refusal, refusal};
@@ -15,8 +16,10 @@ use super::registry::Found;
 use super::{ANCHOR, Door, HELD_ANCHOR, consumer_id};
 use crate::config::{Amqp, QUEUE_LEVEL};
 use crate::context::Context;
+use crate::context::{STORE_FULL, TOO_MANY_SESSIONS, TOO_MANY_SUBSCRIPTIONS};
 use crate::memory::Stage;
 use crate::session::amqp::{is_dynamic, topic_of_queue};
+use crate::session::topics::fault_of_filter;
 use crate::session::{QUEUE_PREFIX, SessionState, anchor_of};
 
 /// Sessions that are looked at in one call.
@@ -188,6 +191,7 @@ impl Door {
         now_ms: u64,
         (name, maker, anchor): (&str, Maker<'_>, Anchor),
     ) -> Result<(), Refusal> {
+        let mut why = None;
         let found = self
             .service
             .registry
@@ -204,9 +208,12 @@ impl Door {
                 };
                 if broker.is_in_cluster() && anchor == Anchor::Lasting {
                     // Its root keeps it.
-                    return broker.declare_queue(now_ms, subscription, rules).is_ok();
+                    let declared = broker.declare_queue(now_ms, subscription, rules);
+                    why = (declared.err()).map(|error| not_subscribed(broker, subscription, error));
+                    return why.is_none();
                 }
-                let is_made = make_anchor(broker, now_ms, subscription, rules, anchor);
+                why = make_anchor(broker, now_ms, subscription, rules, anchor).err();
+                let is_made = why.is_none();
                 let is_held = anchor == Anchor::Held;
                 if let Some(owner) = maker.owner().filter(|_| is_made && !is_held) {
                     broker.keep_node(&owner_record(name), owner.as_bytes());
@@ -221,15 +228,15 @@ impl Door {
             Found::Absent => Err(refusal(Condition::NOT_FOUND, "there is no such queue")),
             Found::TooMany => Err(refusal(
                 Condition::RESOURCE_LIMIT_EXCEEDED,
-                "there are too many queues or sessions, or the store has no room",
+                why.unwrap_or("there are as many queues as amqp.maximum_queues"),
             )),
             Found::TooManyOfUser => Err(refusal(
                 Condition::RESOURCE_LIMIT_EXCEEDED,
-                "the user has made as many queues as one user may",
+                "the user has made as many queues as one user may (amqp.maximum_queues_per_user)",
             )),
             Found::MemoryShort => Err(refusal(
                 Condition::RESOURCE_LIMIT_EXCEEDED,
-                "no queue is made while memory is short",
+                "no queue is made while memory is short (broker.memory_ceiling)",
             )),
         }
     }
@@ -262,7 +269,7 @@ fn make_anchor(
     subscription: &str,
     rules: QueueRules,
     anchor: Anchor,
-) -> bool {
+) -> Result<(), &'static str> {
     let is_held = anchor == Anchor::Held;
     let opened = broker.open(
         now_ms,
@@ -281,9 +288,11 @@ fn make_anchor(
         Ok(Opened::Pending { session }) => {
             // Another shard has it from before a restart.
             broker.close(now_ms, session, Close::NORMAL);
-            return true;
+            return Ok(());
         }
-        Err(_) => return false,
+        Err(OpenError::TooManySessions) => return Err(TOO_MANY_SESSIONS),
+        Err(OpenError::StoreFull) => return Err(STORE_FULL),
+        Err(_) => return Err("the queue's session was not opened"),
     };
     let others: Vec<_> = (broker.filters(session))
         .filter(|filter| ***filter != *subscription)
@@ -312,5 +321,19 @@ fn make_anchor(
     } else {
         broker.close(now_ms, session, Close::NORMAL);
     }
-    subscribed.is_ok()
+    (subscribed.map(drop)).map_err(|error| not_subscribed(broker, subscription, error))
+}
+
+/// Why a queue does not have its subscription.
+fn not_subscribed(
+    broker: &Broker<SessionState>,
+    subscription: &str,
+    error: SubscribeError,
+) -> &'static str {
+    match error {
+        SubscribeError::TooMany => TOO_MANY_SUBSCRIPTIONS,
+        SubscribeError::StoreFull => STORE_FULL,
+        SubscribeError::InvalidFilter => fault_of_filter(subscription, broker.limits()),
+        _ => "the queue's subscription was not made",
+    }
 }

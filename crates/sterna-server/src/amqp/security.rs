@@ -109,9 +109,7 @@ impl Door {
     /// Refuses a client whose mechanism was not offered. One that shows nothing learns so from the offer alone.
     pub(super) fn not_offered(&mut self, cx: &Context<'_>, client: &mut Client, mechanism: &str) {
         let refusal = match judge(cx, client.id, 0, Claim::Nothing) {
-            Verdict::Refused(Refusal::NoCredentials)
-                if mechanism == mechanism::SCRAM_SHA_256 || mechanism == OAUTHBEARER =>
-            {
+            Verdict::Refused(Refusal::NoCredentials) if mechanism != mechanism::ANONYMOUS => {
                 Refusal::Method
             }
             Verdict::Refused(refusal) => refusal,

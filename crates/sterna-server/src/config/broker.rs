@@ -68,7 +68,7 @@ settings! {
         restart maximum_filter_bytes_per_session: u32 = 1 << 20;
         /// Subscriptions of all sessions.
         restart maximum_subscriptions: u64 = 10_000_000;
-        /// Retained messages, one a topic.
+        /// Retained messages, one a topic. Those of `$SYS` do not count, here and in `maximum_retained_bytes`.
         restart maximum_retained_messages: u64 = 1_000_000;
         /// Bytes of all retained messages, with 420 for each beside its body. Topics of many levels count more.
         restart maximum_retained_bytes: u64 = 1 << 30;

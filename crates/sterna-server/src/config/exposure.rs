@@ -16,11 +16,16 @@ impl Config {
         let mut problems = Vec::new();
         let mut reachable = Vec::new();
         for (number, listener) in (1..).zip(self.listeners_in_force()) {
-            let name = format!("listener {number}: `{}`", listener.url);
+            let mut name = format!("listener {number}: `{}`", listener.url);
             match listener.url.parse::<ListenerUrl>() {
                 Err(error) => problems.push(format!("{name}: {error}")),
                 Ok(url) if listener.is_for_this_host(&url) => {}
-                Ok(url) => reachable.push((name, listener, url)),
+                Ok(url) => {
+                    if url.is_loopback() {
+                        name.push_str(", which has proxy_protocol,");
+                    }
+                    reachable.push((name, listener, url));
+                }
             }
         }
         let authentication = &self.authentication;

@@ -153,13 +153,62 @@ pub(super) fn line_of(text: &str, setting: &str, number: Option<usize>) -> Optio
     None
 }
 
+/// The most faults of a file that are told at once.
+const MOST_FAULTS: usize = 20;
+
 /// Reads a configuration from text.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] with line, column, and the nearest known key for an unknown one.
+/// [`ConfigError::Invalid`] with line, column, and the nearest known key for an unknown one, of each line that cannot be read.
 pub fn parse(source: &str, text: &str) -> Result<Config, ConfigError> {
-    toml::from_str(text)
-        .map_err(|e| ConfigError::Invalid(source.to_owned(), with_nearest(&placed(&e, text))))
+    let mut faults = Vec::new();
+    // The parser ends at a fault. So the line is left out, and what is left is read again.
+    let mut left = text.to_owned();
+    while let Err(error) = toml::from_str::<Config>(&left) {
+        // What is missing may have been in a line that is left out.
+        if faults.is_empty() || !error.message().starts_with("missing field") {
+            let at = error.span().map_or(0, |span| span.start);
+            faults.push((at, with_nearest(&placed(&error, &left))));
+        }
+        if faults.len() >= MOST_FAULTS || !leave_out(&mut left, &error) {
+            break;
+        }
+    }
+    if faults.is_empty() {
+        return toml::from_str(text).map_err(|error| {
+            ConfigError::Invalid(source.to_owned(), with_nearest(&error.to_string()))
+        });
+    }
+    faults.sort_by_key(|(at, _)| *at);
+    let faults: Vec<&str> = faults.iter().map(|(_, fault)| fault.trim_end()).collect();
+    Err(ConfigError::Invalid(source.to_owned(), faults.join("\n")))
+}
+
+/// Leaves the lines of a fault out of a text, whose other places stay the same. False where they cannot be left out alone.
+fn leave_out(text: &mut String, error: &toml::de::Error) -> bool {
+    /// A value has so many lines at most.
+    const MOST_LINES: usize = 100;
+    let Some(span) = error.span() else {
+        return false;
+    };
+    let begin = text[..span.start].rfind('\n').map_or(0, |at| at + 1);
+    let mut end = begin;
+    for (number, line) in text[begin..].split_inclusive('\n').enumerate() {
+        let is_empty = number == 0 && line.trim().is_empty();
+        if number >= MOST_LINES || line.starts_with('[') || is_empty {
+            return false;
+        }
+        end += line.len();
+        let blank: String = (text[begin..end].bytes())
+            .map(|byte| if byte == b'\n' { '\n' } else { ' ' })
+            .collect();
+        let left = format!("{}{blank}{}", &text[..begin], &text[end..]);
+        if DeTable::parse(&left).is_ok() {
+            *text = left;
+            return true;
+        }
+    }
+    false
 }
 
 /// An error with its place. Below a header whose settings are read together, the parser knows the header alone.
@@ -200,9 +249,24 @@ fn placed(error: &toml::de::Error, text: &str) -> String {
     exact().unwrap_or_else(|| error.to_string())
 }
 
+/// The numbers that the setting of a fault takes; `None` where the fault shows none, or several of other ranges.
+fn range_in(message: &str) -> Option<String> {
+    let key = message.lines().find_map(|line| {
+        let (_, set) = line.split_once(" | ")?;
+        set.split_once('=').map(|(key, _)| key.trim())
+    })?;
+    let settings = reference::settings();
+    let mut ranges = (settings.iter().filter(|it| it.key == key)).map(|it| it.range());
+    let first = ranges.next()??;
+    ranges
+        .all(|range| range.as_ref() == Some(&first))
+        .then_some(first)
+}
+
 /// The message in words of TOML, where the parser's are those of Rust.
 fn in_words(message: &str) -> String {
     let mut said = message.to_owned();
+    let range = range_in(message);
     for (name, words) in [
         ("u8", "a whole number from 0 to 255"),
         ("u16", "a whole number from 0 to 65535"),
@@ -217,6 +281,8 @@ fn in_words(message: &str) -> String {
         if let Some(at) = said.find(&rust) {
             let end = at + rust.len();
             if !said[end..].starts_with(|c: char| c.is_ascii_alphanumeric()) {
+                let is_number = name.starts_with(['u', 'i']);
+                let words = range.as_deref().filter(|_| is_number).unwrap_or(words);
                 said.replace_range(at..end, &format!("expected {words}"));
             }
         }
@@ -433,12 +499,12 @@ mod tests {
         for (text, words, line) in [
             (
                 "[mqtt]\nreceive_maximum = \"20\"\n",
-                "expected a whole number from 0 to 65535",
+                "expected a whole number from 1 to 65535",
                 2,
             ),
             (
                 "[mqtt]\nreceive_maximum = 70000\n",
-                "expected a whole number from 0 to 65535",
+                "expected a whole number from 1 to 65535",
                 2,
             ),
             ("mqtt = 3\n", "expected a section with settings", 1),
@@ -464,6 +530,19 @@ mod tests {
     }
 
     #[test]
+    fn each_line_that_cannot_be_read_is_told() {
+        let text = "[mqtt]\nrecieve_maximum = 3\nsend_maximum = 'x'\n\n[broker]\nbogus = [\n1]\n\n\
+                    [[listener]]\nurl = 5\nnaem = 'a'\n";
+        let error = parse("f", text).unwrap_err().to_string();
+        let places: Vec<_> = ([2, 3, 6, 10, 11].iter())
+            .map(|line| error.find(&format!("at line {line},")))
+            .collect();
+        assert!(places.iter().all(Option::is_some), "{error}");
+        assert!(places.is_sorted(), "{error}");
+        assert!(!error.contains("missing"), "{error}");
+    }
+
+    #[test]
     fn a_problem_of_a_rule_or_of_a_missing_setting_has_a_line() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("f");
@@ -480,6 +559,29 @@ mod tests {
             format!("{}:7: authentication.jwt.issuer is needed", file.display()),
         ] {
             assert!(said.contains(&expected), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_problem_of_a_file_has_its_setting_and_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, wrong) = (folder.path().join("f"), folder.path().join("wrong"));
+        std::fs::write(&wrong, "nothing").unwrap();
+        let path = wrong.display();
+        let text = format!(
+            "[authentication.jwt]\nissuer = 'i'\naudiences = ['a']\nkey_files = ['{path}']\n\n\
+             [webhook]\nauthentication_url = 'http://127.0.0.1:1/'\nheaders_file = '{path}'\n"
+        );
+        std::fs::write(&file, &text).unwrap();
+        let config = parse("f", &text).unwrap();
+        let problems = crate::reload::Prepared::problems(&config);
+        let said = located(problems, Some(&file), []).join("\n");
+        for (line, setting) in [
+            (4, "authentication.jwt.key_files"),
+            (8, "webhook.headers_file"),
+        ] {
+            let expected = format!("{}:{line}: {setting}: {path}: ", file.display());
+            assert!(said.contains(&expected), "{expected}: {said}");
         }
     }
 

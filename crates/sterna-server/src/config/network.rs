@@ -118,6 +118,7 @@ mod tests {
             "{listener}proxy_protocol = {{ from = ['127.0.0.1'] }}\n"
         ));
         assert!(found.contains("without credentials"), "{found}");
+        assert!(found.contains("which has proxy_protocol"), "{found}");
         assert!(found.contains("default_allow"), "{found}");
     }
 }

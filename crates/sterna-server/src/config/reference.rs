@@ -76,6 +76,17 @@ impl Setting {
         value.filter(|value| !["[]", "\"\""].contains(value))
     }
 
+    /// The permitted numbers in words; `None` where it takes others, too.
+    pub(super) fn range(&self) -> Option<String> {
+        match self.kind {
+            Kind::Integer(least, MOST, None) => Some(format!("a whole number from {least} on")),
+            Kind::Integer(least, most, None) => {
+                Some(format!("a whole number from {least} to {most}"))
+            }
+            _ => None,
+        }
+    }
+
     /// The permitted values, with their unit, in Markdown.
     fn values(&self) -> String {
         let words = match &self.kind {

@@ -271,7 +271,9 @@ impl Refusal {
             Self::Exchange => "authentication failed",
             Self::Method => "the authentication method is not served",
             Self::Slowed => "too many wrong credentials; try again later",
-            Self::Busy => "too many passwords to check",
+            Self::Busy => {
+                "too many logins wait to be checked (passwords.maximum_waiting, webhook.maximum_waiting)"
+            }
             Self::Unavailable => "no password checker",
             Self::Banned => "banned for now",
             Self::Webhook => "the webhook gives no answer that counts",

@@ -174,9 +174,9 @@ pub(crate) enum Query {
         session: SessionName,
         append: Option<u64>,
     },
-    /// To end the sessions of a user, from a place on, where so many have ended.
+    /// To end the sessions of a user, or of clients without one, from a place on, where so many have ended.
     EndSessionsOf {
-        user: Box<str>,
+        user: Option<Box<str>>,
         from: usize,
         ended: usize,
         /// The append that keeps it, once it is done.
@@ -224,13 +224,16 @@ pub(crate) enum Query {
 pub(crate) struct Whose {
     pub(crate) name: Option<Box<str>>,
     pub(crate) user: Option<Box<str>>,
+    /// Only those without a user.
+    pub(crate) is_nobodys: bool,
 }
 
 impl Whose {
     /// Whether it is a connection of this client and user.
     pub(crate) fn is(&self, name: Option<&str>, user: Option<&str>) -> bool {
         let fits = |wanted: &Option<Box<str>>, own| wanted.is_none() || own == wanted.as_deref();
-        fits(&self.name, name) && fits(&self.user, user)
+        let is_whose = !self.is_nobodys || user.is_none();
+        is_whose && fits(&self.name, name) && fits(&self.user, user)
     }
 }
 

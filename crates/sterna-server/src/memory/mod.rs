@@ -108,7 +108,20 @@ impl Kind {
             Self::Store => "store",
         }
     }
+
+    /// The command by which an operator frees it.
+    const fn freed_by(self) -> &'static str {
+        match self {
+            Self::Bodies | Self::Queues | Self::Sessions => "sterna admin sessions end",
+            Self::Retained => "sterna admin retained delete",
+            Self::Connections | Self::Partial | Self::Send => "sterna admin clients disconnect",
+            Self::Store => RAISE_CEILING,
+        }
+    }
 }
+
+/// The cure where memory is held by nothing that an operator could end.
+const RAISE_CEILING: &str = "a higher broker.memory_ceiling";
 
 /// State that all shards share, beside the broker's, which peers can make grow.
 pub(crate) trait Shared: Send + Sync + std::fmt::Debug {
@@ -430,6 +443,18 @@ impl Memory {
         self.resident_bytes().max(accounted_bytes)
     }
 
+    /// The kind that holds most of what is used, with the command by which an operator frees it. It is `other` where most is
+    /// resident and in no account.
+    pub(crate) fn held_most(&self) -> (&'static str, &'static str) {
+        let account = self.account();
+        let others = self.resident_bytes().saturating_sub(account.iter().sum());
+        let kinds = Kind::ALL.into_iter().zip(account);
+        match kinds.max_by_key(|(_, bytes)| *bytes) {
+            Some((kind, bytes)) if bytes >= others => (kind.name(), kind.freed_by()),
+            _ => ("other", RAISE_CEILING),
+        }
+    }
+
     /// The time for which memory may be short before clients have to give theirs back, in milliseconds.
     pub(crate) const fn patience_ms(&self) -> u64 {
         self.patience_ms
@@ -492,10 +517,13 @@ impl Memory {
             if is_new {
                 let entered = &self.entered[usize::from(short.number()) - 1];
                 entered.fetch_add(1, Ordering::Relaxed);
+                let (held_as, freed_by) = self.held_most();
                 tracing::warn!(
                     stage = short.name(),
                     used_bytes,
                     ceiling_bytes,
+                    held_as,
+                    freed_by,
                     "memory is short"
                 );
             } else if stage < short && short <= before {

@@ -59,7 +59,7 @@ impl Admission {
         if connect.client_id.len() > usize::from(limits.maximum_client_id_bytes) {
             return Err((
                 ReasonCode::ClientIdentifierNotValid,
-                "the client identifier is too long",
+                "the client identifier is longer than mqtt.maximum_client_id_bytes",
             ));
         }
         if !is_client_id(connect.client_id) {

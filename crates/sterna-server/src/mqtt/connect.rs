@@ -21,12 +21,13 @@ use super::{Door, log_end};
 use crate::audit::Login;
 use crate::authorization::{Denial, MessageKind, Subject};
 use crate::config::{ActionName, Protocol};
-use crate::context::{Closed, Context, TOO_MANY_SESSIONS};
+use crate::context::{Closed, Context, STORE_FULL, TOO_MANY_SESSIONS};
 use crate::door::{Early, TooManyConnections};
 use crate::identity::{Identity, Outcome, Refusal};
 use crate::judge::{Claim, Verdict, check_ban, finish, is_banned, is_unproved, judge, loggable};
 use crate::metrics::LoginFailure;
 use crate::repeats::brief;
+use crate::session::topics::fault_of_name;
 use crate::session::{self, command_that_ends, packet_id_at};
 
 /// The claim of a CONNECT about its client.
@@ -64,7 +65,16 @@ impl Door {
         let now_ms = cx.now_ms;
         let admission = match Admission::new(connect, &cx.policy.mqtt, keep_alive_s, now_ms) {
             Ok(admission) => admission,
-            Err((reason, detail)) => return self.refuse(cx, client, reason, detail),
+            Err((reason, detail)) => {
+                let failure = failure_of(reason);
+                let login =
+                    Login::of(cx, client.id, Protocol::Mqtt).named(brief(connect.client_id));
+                let user = claim_of(connect)
+                    .ok()
+                    .and_then(|claim| loggable(cx.policy, claim));
+                login.by(user).refused(failure, detail);
+                return self.end_refused(client, reason, detail);
+            }
         };
         client.name = admission.client_id.as_str().into();
         client.is_named = !admission.assigned;
@@ -302,12 +312,7 @@ impl Door {
 
     /// Refuses a CONNECT. [MQTT-3.1.4-2] [MQTT-3.2.2-7] [MQTT311-3.1.4-3]
     fn refuse(&mut self, cx: &Context<'_>, client: &mut Client, reason: ReasonCode, detail: &str) {
-        let failure = match reason {
-            ReasonCode::NotAuthorized => LoginFailure::NotAuthorized,
-            ReasonCode::QuotaExceeded => LoginFailure::Quota,
-            _ => LoginFailure::Protocol,
-        };
-        Self::login_of(cx, client).refused(failure, detail);
+        Self::login_of(cx, client).refused(failure_of(reason), detail);
         self.end_refused(client, reason, detail);
     }
 
@@ -452,6 +457,8 @@ impl Door {
             will.is_unproved = client.early != Early::Over;
         }
         client.is_bound = admission.expiry_s > 0;
+        let will_fault =
+            (will.as_ref()).map(|will| fault_of_name(will.message.topic(), cx.broker.limits()));
         let (opened, token) = cx.appended(|cx| {
             let connection = client.id;
             cx.open(
@@ -475,29 +482,17 @@ impl Door {
                 client.state = State::Opening(Box::new((session, admission)));
             }
             Err(OpenError::InvalidWillTopic) => {
-                self.refuse(cx, client, ReasonCode::TopicNameInvalid, "the will's topic");
+                let detail = format!("the will: {}", will_fault.unwrap_or_default());
+                self.refuse(cx, client, ReasonCode::TopicNameInvalid, &detail);
             }
             Err(OpenError::TakenOver) => self.refuse_overtaken(cx, client),
             Err(OpenError::ClusterAway) => self.refuse_unclaimed(cx, client),
             Err(OpenError::TooManySessions) => {
                 let detail = cx.why_full(TOO_MANY_SESSIONS);
-                if let Some(line) = cx.repeats(client.id, &client.name, detail) {
-                    tracing::info!(
-                        peer = line.peer,
-                        client = &*client.name,
-                        user = client.identity.user(),
-                        why = detail,
-                        more = line.more,
-                        "there is no room for the session; `sterna admin sessions list --user USER` shows who holds it, \
-                         and `sterna admin sessions remove --user USER` frees it"
-                    );
-                }
                 self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
             }
             Err(OpenError::StoreFull) => {
-                let detail =
-                    "the store has no room for the session (store.maximum_bytes, or the disk)";
-                self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
+                self.refuse(cx, client, ReasonCode::QuotaExceeded, STORE_FULL);
             }
             Err(OpenError::WillTooLarge) => {
                 let detail = "the will is larger than what the cluster can keep";
@@ -668,5 +663,14 @@ fn restore(cx: &mut Context<'_>, session: SessionKey) {
     // The latest first, so that they keep their order.
     for (tag, outcome) in sent.into_iter().rev() {
         cx.broker.settle(cx.now_ms, session, tag, outcome);
+    }
+}
+
+/// The kind of a refused login, by its code.
+const fn failure_of(reason: ReasonCode) -> LoginFailure {
+    match reason {
+        ReasonCode::NotAuthorized => LoginFailure::NotAuthorized,
+        ReasonCode::QuotaExceeded => LoginFailure::Quota,
+        _ => LoginFailure::Protocol,
     }
 }

@@ -15,6 +15,7 @@ use super::{Door, log_end};
 use crate::context::Context;
 use crate::door::{Early, Held};
 use crate::inspect;
+use crate::repeats::brief;
 use crate::session;
 
 impl Door {
@@ -189,12 +190,21 @@ impl Door {
         &mut self,
         cx: &mut Context<'_>,
         consumer: ConsumerId,
-        _session: SessionKey,
+        session: SessionKey,
     ) {
         self.with_client(cx, connection(consumer), |door, cx, client| {
             if !matches!(client.state, State::Ended) {
-                let detail = "the rules do not allow a subscription any more";
-                door.send_away(cx, client, ReasonCode::NotAuthorized, detail);
+                let lost = cx.broker.first_resting(session);
+                let detail = lost.map_or_else(
+                    || "the rules do not allow a subscription any more".to_owned(),
+                    |filter| {
+                        format!(
+                            "the rules do not allow to subscribe to `{}` any more",
+                            brief(&filter)
+                        )
+                    },
+                );
+                door.send_away(cx, client, ReasonCode::NotAuthorized, &detail);
             }
         });
     }

@@ -586,6 +586,10 @@ impl Door {
         input: &[u8],
     ) {
         let is_first = matches!(client.state, State::New);
+        let violation = &Violation {
+            detail: with_setting(violation, is_first),
+            ..*violation
+        };
         let foreign = is_first.then(|| foreign(input, "MQTT")).flatten();
         let detail = foreign.as_deref().unwrap_or(violation.detail);
         log_end(cx, client, violation.reason.name(), detail);
@@ -605,6 +609,22 @@ impl Door {
             }
             Scope::Connection => Self::lost(cx, client, end::cause_of(violation.reason)),
         }
+    }
+}
+
+/// The fault of a violation in words, with the setting where a limit is why.
+const fn with_setting(violation: &Violation, is_first: bool) -> &'static str {
+    match violation.reason {
+        ReasonCode::PacketTooLarge => {
+            "packet larger than the Maximum Packet Size (mqtt.maximum_packet_bytes)"
+        }
+        ReasonCode::ReceiveMaximumExceeded => {
+            "more unacknowledged messages than Receive Maximum (mqtt.receive_maximum)"
+        }
+        ReasonCode::KeepAliveTimeout if is_first => {
+            "no CONNECT within the connect timeout (network.connect_timeout_ms)"
+        }
+        _ => violation.detail,
     }
 }
 

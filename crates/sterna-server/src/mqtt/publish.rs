@@ -21,6 +21,7 @@ use crate::context::Context;
 use crate::door::{Early, Promise};
 use crate::metrics::DropReason;
 use crate::session;
+use crate::session::topics::fault_of_name;
 
 impl Door {
     /// A message has come; the rules have said whether it `is_allowed`.
@@ -115,6 +116,9 @@ impl Door {
             ReasonCode::QuotaExceeded if !is_within => Some(Quota::Rate),
             ReasonCode::QuotaExceeded if is_long => Some(Quota::UserProperties),
             ReasonCode::QuotaExceeded => Some(refused.map_or(Quota::Retained, Quota::Refused)),
+            ReasonCode::TopicNameInvalid => {
+                Some(Quota::Topic(fault_of_name(topic, cx.broker.limits())))
+            }
             _ => None,
         };
         let denial = if !is_within || reason.is_error() {

@@ -7,7 +7,9 @@ use sterna_broker::PublishRefusal;
 use sterna_mqtt::ReasonCode;
 use sterna_mqtt::server::Reason;
 
-use crate::context::SHORT_FOR_NEW;
+use crate::context::{
+    NOT_RETAINED, SHORT_FOR_NEW, STORE_FULL, TOO_FAST, TOO_MANY_OF_USER, TOO_MANY_SUBSCRIPTIONS,
+};
 
 /// A limit that a message or a subscription is beyond.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,30 +23,23 @@ pub(crate) enum Quota {
     Subscriptions,
     Store,
     Memory,
+    /// The topic or filter is none, or has more levels than there may be.
+    Topic(&'static str),
 }
 
 impl Quota {
     /// Says so in words.
     pub(super) const fn detail(self) -> &'static str {
         match self {
-            Self::Rate => {
-                "the client publishes faster than its limit (authorization.limit.messages_per_s, \
-                 authorization.limit.bytes_per_s)"
-            }
+            Self::Rate => TOO_FAST,
             Self::UserProperties => "more User Properties than mqtt.maximum_list_entries",
             Self::Refused(refusal) => refusal.detail(),
-            Self::Retained => {
-                "it was delivered, but there is no room to retain it (broker.maximum_retained_messages, \
-                 broker.maximum_retained_bytes, broker.memory_retained_percent)"
-            }
-            Self::SubscriptionsOfUser => {
-                "the limit of the user has no more subscriptions (authorization.limit.subscriptions)"
-            }
-            Self::Subscriptions => {
-                "too many subscriptions (broker.maximum_subscriptions_per_session and the settings beside it)"
-            }
-            Self::Store => "the store has no room (store.maximum_bytes, or the disk)",
+            Self::Retained => NOT_RETAINED,
+            Self::SubscriptionsOfUser => TOO_MANY_OF_USER,
+            Self::Subscriptions => TOO_MANY_SUBSCRIPTIONS,
+            Self::Store => STORE_FULL,
             Self::Memory => SHORT_FOR_NEW,
+            Self::Topic(fault) => fault,
         }
     }
 }

@@ -10,6 +10,7 @@ use super::admission::{qos, wire_qos};
 use super::client::Client;
 use super::quota::{Quota, Why};
 use crate::context::Context;
+use crate::session::topics::fault_of_filter;
 
 impl Door {
     pub(super) fn subscribe(
@@ -127,10 +128,12 @@ fn subscribe_one(
         }
         SubscribeError::TooMany => return Err(beyond(cx, client, filter, Quota::Subscriptions)),
         SubscribeError::StoreFull => return Err(beyond(cx, client, filter, Quota::Store)),
-        SubscribeError::InvalidFilter => (
-            ReasonCode::TopicFilterInvalid,
-            "no valid filter, or beyond the limits of filters",
-        ),
+        SubscribeError::InvalidFilter => {
+            let fault = fault_of_filter(filter, cx.broker.limits());
+            let reason = ReasonCode::TopicFilterInvalid;
+            tell_refused(cx, client, filter, reason, fault);
+            return Err((reason, Some(Quota::Topic(fault).into())));
+        }
         SubscribeError::NoQueueInCluster => (
             ReasonCode::SharedSubscriptionsNotSupported,
             "a cluster keeps no queue for a shared subscription",

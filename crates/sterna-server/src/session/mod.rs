@@ -2,6 +2,7 @@
 
 pub(crate) mod amqp;
 pub(crate) mod http;
+pub(crate) mod topics;
 
 use sterna_broker::{Broker, DoorState, SessionKey, SessionName};
 use sterna_mqtt::PacketId;
@@ -111,17 +112,29 @@ pub(crate) fn is_reserved(client_id: &str) -> bool {
         .any(|prefix| client_id.starts_with(prefix))
 }
 
-/// The command by which an operator ends a session, for a shell.
-pub(crate) fn command_that_ends(session: &SessionName) -> String {
-    let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
-    let whose = session.user().map_or_else(
+/// A text as one word of a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// The option that names a user, or nobody.
+fn option_of(user: Option<&str>) -> String {
+    user.map_or_else(
         || "--nobody".to_owned(),
         |user| format!("--user={}", quoted(user)),
-    );
-    format!(
-        "sterna admin sessions end {whose} -- {}",
-        quoted(session.id())
     )
+}
+
+/// The command by which an operator ends a session, for a shell.
+pub(crate) fn command_that_ends(session: &SessionName) -> String {
+    let whose = option_of(session.user());
+    let name = quoted(session.id());
+    format!("sterna admin sessions end {whose} -- {name}")
+}
+
+/// The command by which an operator ends all sessions of a user, or of clients without one, for a shell.
+pub(crate) fn command_that_frees(user: Option<&str>) -> String {
+    format!("sterna admin sessions remove {}", option_of(user))
 }
 
 /// The name of a reader of the broker, and whose it is: a session's identifier and its user, or the whole filter of a shared

@@ -106,7 +106,7 @@ impl Shard {
         let Some(reporter) = &mut self.sys.reporter else {
             return;
         };
-        let (messages, bytes) = self.sys.retained.retained();
+        let (messages, bytes) = self.sys.retained.retained_of_clients();
         let total = self.sys.board.total();
         for (topic, value) in reporter.report(now_ms, &total, (messages as u64, bytes as u64)) {
             let header = MessageHeader {

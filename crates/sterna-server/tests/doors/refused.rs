@@ -3,13 +3,16 @@
 use sterna_amqp::messaging::Source;
 use sterna_amqp::sasl::Plain;
 use sterna_broker::{Limits, NoStore};
-use sterna_mqtt::packet::{Connect, Publish, SubscribeOptions};
-use sterna_mqtt::{Packet, Property, QoS, Version};
+use sterna_mqtt::packet::{Connect, Publish, SubscribeOptions, Will};
+use sterna_mqtt::{Packet, Property, PublishProperties, QoS, Version};
 use sterna_net::TransportKind;
-use sterna_server::config::{Authorization, Config, Effect, Limit, Listener, Rule};
+use sterna_server::Policy;
+use sterna_server::config::{
+    Authorization, Config, Effect, Limit, Listener, OnLostRight, Queue, Rule,
+};
 use tracing::Level;
 
-use crate::amqp_client::{Client, Start};
+use crate::amqp_client::{Client, Start, message_to};
 use crate::fixture::{Broker, Lines, block, describe, everybodys, plain, publish};
 use crate::http::admission::guarded;
 
@@ -338,4 +341,304 @@ fn a_quota_is_told_with_the_setting_that_holds() {
     assert_eq!(answer, "CONNACK Quota exceeded");
     let reason = reason.as_deref().unwrap_or_default();
     assert!(reason.contains("broker.maximum_sessions"), "{reason}");
+}
+
+/// A connection of MQTT with a password.
+fn user<'c>(client_id: &'c str, user: Option<&'c str>) -> Packet<'c> {
+    let connect = plain(Version::V5, client_id);
+    Packet::Connect(Connect {
+        user_name: user,
+        password: user.map(|_| &b"secret"[..]),
+        ..connect
+    })
+}
+
+#[test]
+fn a_session_too_many_is_one_line_with_the_command_that_frees_one() {
+    for (name, freed_by) in [
+        (None, "sterna admin sessions remove --nobody"),
+        (Some("ann"), "sterna admin sessions remove --user='ann'"),
+    ] {
+        let text = Lines::of(Level::INFO, |_| {
+            let (_directory, config) = guarded(|config| {
+                config.listeners = ["mqtt", "amqp", "http"]
+                    .map(|scheme| Listener::at(&format!("{scheme}://127.0.0.1:0")))
+                    .into();
+                config.authentication.anonymous = Some(true);
+                config.authorization.admins = vec!["anonymous".into(), "ann".into()];
+            });
+            let limits = Limits {
+                sessions: 0,
+                ..Limits::default()
+            };
+            let mut broker = Broker::restored(&config, 1, limits, || Box::new(NoStore));
+            let peer = broker.open();
+            broker.packet(peer, Version::V5, &user("device", name));
+            broker.await_verdicts();
+            broker.listener = 1;
+            let start = Start::new("c");
+            let start = match name {
+                Some(name) => start.with(Plain {
+                    user: name.to_owned(),
+                    password: "secret".to_owned(),
+                }),
+                None => start,
+            };
+            let mut client = Client::start(&mut broker, start);
+            broker.await_verdicts();
+            client.turn(&mut broker);
+            let session = client.begin(&mut broker);
+            client.receiver(&mut broker, session, "r", Source::new("t"), 1);
+            broker.listener = 2;
+            let basic = name.map_or("", |_| "Authorization: Basic YW5uOnNlY3JldA==\r\n");
+            let peer = broker.open_speaking(b"http/1.1", 0, TransportKind::Tls, Vec::new());
+            let request = format!("GET /v1/topics/t HTTP/1.1\r\nHost: localhost\r\n{basic}\r\n");
+            broker.send(peer, request.as_bytes());
+            broker.await_verdicts();
+        });
+        let lines: Vec<&str> = (text.lines())
+            .filter(|line| line.contains("too many sessions"))
+            .collect();
+        let told = ["login refused", "link refused", "HTTP request refused"];
+        assert_eq!(lines.len(), told.len(), "{text}");
+        for (line, told) in lines.iter().zip(told) {
+            assert!(line.contains(told), "{told}: {line}");
+            assert!(
+                line.contains(&format!("freed_by=\"{freed_by}\"")),
+                "{freed_by}: {line}"
+            );
+        }
+        assert!(!text.contains("there is no room"), "{text}");
+    }
+}
+
+/// What a broker with topics of two levels at most says: the log, and the answers to clients.
+fn of_two_levels(work: impl FnOnce(&mut Broker) -> String) -> (String, String) {
+    let mut said = String::new();
+    let text = Lines::of(Level::INFO, |_| {
+        let config = Config {
+            listeners: ["mqtt", "amqp", "http"]
+                .map(|scheme| Listener::at(&format!("{scheme}://127.0.0.1:0")))
+                .into(),
+            ..everybodys()
+        };
+        let limits = Limits {
+            topic_levels: 2,
+            ..Limits::default()
+        };
+        let mut broker = Broker::restored(&config, 1, limits, || Box::new(NoStore));
+        said = work(&mut broker);
+    });
+    (text, said)
+}
+
+#[test]
+fn too_many_levels_are_told_with_their_setting_at_every_door() {
+    const SETTING: &str = "broker.maximum_topic_levels";
+    const V5: Version = Version::V5;
+    let (text, said) = of_two_levels(|broker| {
+        let peer = broker.client(V5, "device");
+        broker.publish(peer, V5, "a/b/c", "x", QoS::AtLeastOnce);
+        let options = SubscribeOptions::new(QoS::AtMostOnce);
+        broker.subscribe_with(peer, V5, "$share/g/a/b/#", options, &[]);
+        let will = Connect {
+            will: Some(Will {
+                topic: "a/b/c",
+                payload: b"x",
+                qos: QoS::AtMostOnce,
+                retain: false,
+                properties: PublishProperties::EMPTY,
+            }),
+            ..plain(V5, "with-will")
+        };
+        let other = broker.open();
+        broker.packet(other, V5, &Packet::Connect(will));
+        let mut said = Vec::new();
+        for peer in [peer, other] {
+            said.extend(broker.packets(peer, V5, |packet| (describe(packet), reason_of(packet))));
+        }
+        format!("{said:?}")
+    });
+    for answer in ["PUBACK 7", "SUBACK 1", "CONNACK Topic Name invalid"] {
+        let at = said
+            .find(answer)
+            .unwrap_or_else(|| panic!("{answer}: {said}"));
+        let rest = &said[at..];
+        let end = rest.find(')').unwrap_or(rest.len());
+        let whole = &rest[..rest.len().min(end + 100)];
+        assert!(whole.contains(SETTING), "{answer}: {said}");
+    }
+    for line in [
+        "publication refused",
+        "subscription refused",
+        "login refused",
+    ] {
+        let line = only(&text, line);
+        assert!(line.contains(SETTING), "{line}");
+    }
+    let (text, condition) = of_two_levels(|broker| {
+        broker.listener = 1;
+        let mut client = Client::connect(broker, "c");
+        let session = client.begin(broker);
+        client.receiver(broker, session, "r", Source::new("a/b/c"), 1);
+        let anonymous = client.anonymous_sender(broker, session);
+        let message = message_to("a/b/d", "x");
+        client.send_message(broker, anonymous, 1, &message, false, None);
+        String::new()
+    });
+    assert!(condition.is_empty());
+    let line = only(&text, "link refused");
+    assert!(line.contains(SETTING), "{line}");
+    let line = only(&text, "message refused");
+    assert!(
+        line.contains(SETTING) && line.contains("topic=\"a/b/d\""),
+        "{line}"
+    );
+    let (_, said) = of_two_levels(|broker| {
+        broker.listener = 2;
+        [("POST", "x"), ("GET", ""), ("PUT", "")]
+            .map(|(method, content)| {
+                let length = content.len();
+                let fields =
+                    format!("Host: localhost\r\nContent-Length: {length}\r\n\r\n{content}");
+                say(
+                    broker,
+                    &format!("{method} /v1/topics/a/b/c HTTP/1.1\r\n{fields}"),
+                )
+            })
+            .join("\n--\n")
+    });
+    for answer in said.split("\n--\n") {
+        assert!(
+            answer.contains(" 400 ") && answer.contains(SETTING),
+            "{answer}"
+        );
+    }
+}
+
+/// The words of a line, what a client does, and what the line tells of it.
+type Case<'c> = (&'c str, &'c dyn Fn(&mut Broker), &'c [&'c str]);
+
+#[test]
+fn limits_of_mqtt_are_told_with_their_settings() {
+    let cases: [Case<'_>; 4] = [
+        (
+            "client disconnected",
+            &|broker| {
+                let peer = broker.client(Version::V5, "device");
+                broker.send(peer, &[0x30, 0xff, 0xff, 0xff, 0x7f]);
+            },
+            &["client=\"device\"", "mqtt.maximum_packet_bytes"],
+        ),
+        (
+            "client disconnected",
+            &|broker| {
+                let peer = broker.client(Version::V5, "device");
+                for number in 1..4 {
+                    broker.send(peer, &[0x34, 7, 0, 1, b't', 0, number, 0, b'x']);
+                }
+            },
+            &["client=\"device\"", "mqtt.receive_maximum"],
+        ),
+        (
+            "client disconnected",
+            &|broker| {
+                broker.open();
+                broker.advance(30_001);
+            },
+            &["network.connect_timeout_ms"],
+        ),
+        (
+            "login refused",
+            &|broker| {
+                let peer = broker.open();
+                let long = "x".repeat(300);
+                broker.packet(peer, Version::V5, &user(&long, Some("ann")));
+            },
+            &[
+                "client=\"xxx",
+                "user=\"ann\"",
+                "mqtt.maximum_client_id_bytes",
+            ],
+        ),
+    ];
+    for (line, work, parts) in cases {
+        let text = Lines::of(Level::INFO, |_| {
+            let mut broker = broker("mqtt://127.0.0.1:0", |config| {
+                config.mqtt.receive_maximum = 2;
+                config.mqtt.maximum_client_id_bytes = 256;
+            });
+            work(&mut broker);
+        });
+        let line = only(&text, line);
+        for part in parts {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+    }
+}
+
+#[test]
+fn a_mechanism_that_is_not_offered_is_told_as_that() {
+    const INIT: &[u8] =
+        b"AMQP\x03\x01\0\0\0\0\0\x16\x02\x01\0\0\0\x53\x41\xc0\x09\x01\xa3\x06GSSAPI";
+    let text = Lines::of(Level::INFO, |_| {
+        let (_directory, config) = guarded(|config| {
+            config.listeners = vec![Listener::at("amqp://127.0.0.1:0")];
+            config.authorization.admins.clear();
+        });
+        let mut broker = Broker::with(&config, 1);
+        let peer = broker.open();
+        broker.send(peer, INIT);
+    });
+    let line = only(&text, "login refused");
+    assert!(line.contains("reason=\"method\""), "{line}");
+}
+
+#[test]
+fn a_queue_that_is_not_made_is_told_with_the_setting() {
+    let text = Lines::of(Level::INFO, |_| {
+        let config = Config {
+            listeners: vec![Listener::at("amqp://127.0.0.1:0")],
+            amqp: sterna_server::config::Amqp {
+                queues: vec![Queue {
+                    name: "orders".to_owned(),
+                    ..Queue::default()
+                }],
+                ..Default::default()
+            },
+            ..everybodys()
+        };
+        let limits = Limits {
+            sessions: 0,
+            ..Limits::default()
+        };
+        Broker::restored(&config, 1, limits, || Box::new(NoStore));
+    });
+    let line = only(&text, "the queue was not made");
+    assert!(line.contains("broker.maximum_sessions"), "{line}");
+    assert!(!line.contains("store"), "{line}");
+}
+
+#[test]
+fn a_lost_right_is_told_with_the_filter() {
+    let text = Lines::of(Level::INFO, |_| {
+        let mut broker = broker("mqtt://127.0.0.1:0", |_| {});
+        let peer = broker.client(Version::V5, "device");
+        for filter in ["open/#", "closed/#"] {
+            broker.subscribe(peer, Version::V5, filter, QoS::AtMostOnce);
+        }
+        let mut config = everybodys();
+        config.listeners = vec![Listener::at("mqtt://127.0.0.1:0")];
+        config.authorization.admins.clear();
+        config.authorization.on_lost_right = OnLostRight::Disconnect;
+        config.authorization.rules = vec![Rule {
+            effect: Effect::Deny,
+            topics: vec!["closed/#".to_owned()],
+            ..Rule::default()
+        }];
+        broker.apply(Policy::load(&config).expect("a policy"));
+        assert!(broker.is_closed(peer));
+    });
+    let line = only(&text, "client disconnected");
+    assert!(line.contains("closed/#"), "{line}");
 }

@@ -12,7 +12,7 @@ use super::credentials;
 use super::open::CLUSTER_AWAY;
 use super::peer::Peer;
 use super::subscription::{Outlet, State, Subscription, is_durable};
-use crate::context::Context;
+use crate::context::{Context, STORE_FULL};
 use crate::http::problem::ProblemKind as Kind;
 use crate::identity::{Identity, Refusal};
 use crate::judge::is_banned;
@@ -235,7 +235,7 @@ impl Api {
             ),
             EvictReason::Administrative => (Kind::NoSession, "the session was ended"),
             EvictReason::ClusterAway => (Kind::ClusterAway, CLUSTER_AWAY),
-            EvictReason::StoreFull => (Kind::StoreFull, "the store has no room for the session"),
+            EvictReason::StoreFull => (Kind::StoreFull, STORE_FULL),
             EvictReason::FarBehind => (
                 Kind::StoreFull,
                 "the store is nearly full, and the session holds most of it",

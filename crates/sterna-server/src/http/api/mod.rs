@@ -39,7 +39,7 @@ use sterna_net::ConnectionId;
 
 use super::problem::ProblemKind;
 use super::registry::Registry;
-use crate::context::Context;
+use crate::context::{Context, Cure};
 use crate::door::Promise;
 use crate::repeats::brief;
 use crate::sys::Counts;
@@ -190,6 +190,7 @@ fn log_refusal(
             "HTTP request refused"
         );
     } else if let Some(line) = cx.repeats(connection, user.unwrap_or_default(), detail) {
+        let Cure { held_as, freed_by } = Cure::of(cx.memory, detail, user);
         tracing::info!(
             peer,
             user,
@@ -197,6 +198,8 @@ fn log_refusal(
             path,
             status,
             detail,
+            held_as,
+            freed_by = freed_by.as_deref(),
             more = line.more,
             "HTTP request refused"
         );

@@ -20,10 +20,13 @@ use super::subscription::{
 };
 use super::target::Target;
 use super::{Api, log_refusal};
-use crate::context::{Context, TOO_MANY_SESSIONS};
+use crate::context::{
+    Context, STORE_FULL, TOO_MANY_OF_USER, TOO_MANY_SESSIONS, TOO_MANY_SUBSCRIPTIONS,
+};
 use crate::http::problem::ProblemKind as Kind;
 use crate::identity::Identity;
 use crate::session::http::{HttpSession, IDS_KEY, Window, reserved_ids, session_name, state_mut};
+use crate::session::topics::fault_of_filter;
 
 /// Details of answers about a session that may not begin, or that belongs to another user.
 pub(super) const CLUSTER_AWAY: &str = "the cluster cannot say which node has the session";
@@ -54,14 +57,13 @@ impl Api {
     ) -> Result<(), Trouble> {
         let http = &cx.policy.http;
         if peer.subscriptions.len() >= http.maximum_subscriptions as usize {
-            let detail = "too many subscriptions on this connection";
+            let detail = "too many subscriptions on this connection (http.maximum_subscriptions)";
             return Err(Trouble::new(Kind::TooManySubscriptions, detail));
         }
         if let Some(most) = peer.sips.most_subscriptions()
             && peer.subscriptions_of(asker.identity.user()) >= most
         {
-            let detail = "the user's connections may not have more subscriptions";
-            return Err(Trouble::new(Kind::TooManySubscriptions, detail));
+            return Err(Trouble::new(Kind::TooManySubscriptions, TOO_MANY_OF_USER));
         }
         for filter in &plan.filters {
             may_subscribe(cx, peer, &asker.identity, filter)?;
@@ -362,9 +364,7 @@ fn not_opened(cx: &Context<'_>, error: OpenError) -> Trouble {
         OpenError::TooManySessions => {
             Trouble::new(Kind::TooManySessions, cx.why_full(TOO_MANY_SESSIONS))
         }
-        OpenError::StoreFull => {
-            Trouble::new(Kind::StoreFull, "the store has no room for the session")
-        }
+        OpenError::StoreFull => Trouble::new(Kind::StoreFull, STORE_FULL),
         OpenError::ClusterAway => Trouble::new(Kind::ClusterAway, CLUSTER_AWAY),
         _ => {
             let detail = "another request has taken the session over at this moment";
@@ -517,16 +517,13 @@ fn add_filters(cx: &mut Context<'_>, session: SessionKey, plan: &Subscribe) -> R
             |error| match error {
                 SubscribeError::InvalidFilter => Trouble::new(
                     Kind::InvalidFilter,
-                    "the filter is longer or deeper than the broker allows",
+                    fault_of_filter(filter, cx.broker.limits()),
                 ),
                 SubscribeError::TooMany => {
-                    let detail = cx.why_full("too many subscriptions");
+                    let detail = cx.why_full(TOO_MANY_SUBSCRIPTIONS);
                     Trouble::new(Kind::TooManySubscriptions, detail)
                 }
-                SubscribeError::StoreFull => Trouble::new(
-                    Kind::StoreFull,
-                    "the store has no room for the subscription",
-                ),
+                SubscribeError::StoreFull => Trouble::new(Kind::StoreFull, STORE_FULL),
                 SubscribeError::NoQueueInCluster => Trouble::new(
                     Kind::InvalidFilter,
                     "a queue of a cluster is kept by its nodes",

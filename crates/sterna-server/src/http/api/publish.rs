@@ -15,7 +15,7 @@ use super::peer::Peer;
 use super::target::Target;
 use crate::authorization::MessageKind;
 use crate::config::{ActionName, Protocol};
-use crate::context::Context;
+use crate::context::{Context, NOT_RETAINED, TOO_FAST};
 use crate::door::Promise;
 use crate::http::fields::Fields;
 use crate::http::problem::ProblemKind as Kind;
@@ -23,6 +23,7 @@ use crate::http::registry::{Begin, Fingerprint, KeyRecord};
 use crate::identity::Identity;
 use crate::mapping::message_from_http;
 use crate::metrics::DropReason;
+use crate::session::topics::TOO_DEEP;
 
 /// Checks the name of a topic.
 ///
@@ -62,14 +63,11 @@ pub(super) fn too_fast(cx: &Context<'_>, identity: &Identity, topic: &str) -> Tr
     let of = (name_of(identity), topic);
     cx.meters
         .refuse(Protocol::Http, of, DropReason::RateExceeded);
-    Trouble::new(Kind::TooManyRequests, "the client publishes too fast")
+    Trouble::new(Kind::TooManyRequests, TOO_FAST)
 }
 
 fn not_retained() -> Trouble {
-    Trouble::new(
-        Kind::RetainedFull,
-        "the message was delivered, but there is no room to retain it",
-    )
+    Trouble::new(Kind::RetainedFull, NOT_RETAINED)
 }
 
 /// Companions of the message of a request that has a key.
@@ -261,10 +259,7 @@ impl Api {
             return Err(Trouble::of_publication(why));
         }
         match routed.retention {
-            Retention::InvalidTopic => Err(Trouble::new(
-                Kind::InvalidTopic,
-                "the topic is longer or deeper than the broker allows",
-            )),
+            Retention::InvalidTopic => Err(Trouble::new(Kind::InvalidTopic, TOO_DEEP)),
             Retention::Refused => Err(not_retained()),
             Retention::NotAsked | Retention::Stored | Retention::Cleared | Retention::Absent => {
                 Ok(promise.at(routed.token))

@@ -12,12 +12,13 @@ use super::peer::Peer;
 use super::publish::{check_name, may_publish};
 use super::target::{Resource, Target, Token};
 use crate::authorization::MessageKind;
-use crate::context::Context;
+use crate::context::{Closed, Context, STORE_FULL};
 use crate::http::created::{Created, topic_record};
 use crate::http::problem::ProblemKind as Kind;
 use crate::identity::Identity;
 use crate::mapping::{entity_tag, http_fields};
 use crate::memory::Stage;
+use crate::session::topics::fault_of_name;
 
 /// The rights of a published message in a browser: nothing in it runs.
 const SANDBOX: &[u8] = b"default-src 'none'; sandbox";
@@ -93,10 +94,10 @@ impl Api {
                 may_publish(cx, peer.connection, &asker.identity, topic, kind)?;
                 check_limits(cx, topic)?;
                 let short = if cx.broker.lacks_room() {
-                    Some((Kind::StoreFull, "the store has no room for the topic"))
+                    Some((Kind::StoreFull, STORE_FULL))
                 } else if cx.memory.stage() >= Stage::Drop {
                     // It stays when its maker goes, so the last stage would not end.
-                    Some((Kind::MemoryShort, "memory is short"))
+                    Some((Kind::MemoryShort, Closed::MemoryShort.detail()))
                 } else {
                     None
                 };
@@ -227,8 +228,10 @@ fn check_limits(cx: &Context<'_>, topic: &str) -> Result<(), Trouble> {
     if topic.len() > limits.topic_bytes.min(topic::MAX_TOPIC_BYTES)
         || topic.split('/').count() > limits.topic_levels
     {
-        let detail = "the topic is longer or deeper than the broker allows";
-        return Err(Trouble::new(Kind::InvalidTopic, detail));
+        return Err(Trouble::new(
+            Kind::InvalidTopic,
+            fault_of_name(topic, limits),
+        ));
     }
     Ok(())
 }

@@ -48,10 +48,10 @@ impl Scrape {
         ] {
             page.gauge(name, help, number);
         }
-        let (retained_messages, retained_bytes) = self.directory.retained();
+        let (retained_messages, retained_bytes) = self.directory.retained_of_clients();
         page.gauge(
             "sterna_retained_messages",
-            "Retained messages",
+            "Retained messages without those of $SYS",
             retained_messages as u64,
         );
         page.gauge(

@@ -102,3 +102,41 @@ fn sessions_of_one_name_are_told_apart_by_their_users() {
     assert_eq!(world.get(&of("")).status, 200);
     assert!(!world.broker.is_closed(anns) && !world.broker.is_closed(nameless));
 }
+
+/// Sessions of clients without a user are listed and ended as those of a user. A queue is no client's.
+#[test]
+fn sessions_of_nobody_are_listed_and_ended_alone() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let mut config = config();
+    let own = users(&directory, &["ann"]);
+    config.authentication.password_file = own.authentication.password_file;
+    config.authentication.anonymous = Some(true);
+    let mut world = World::with(&config, 2);
+    let broker = &mut world.broker;
+    enter(broker, &plain(V5, "hers"), "ann");
+    for client_id in ["one", "two"] {
+        let nameless = broker.open();
+        broker.packet(
+            nameless,
+            V5,
+            &sterna_mqtt::Packet::Connect(plain(V5, client_id)),
+        );
+    }
+    let listed = world.get("/admin/v1/sessions?nobody=yes").json;
+    let items = listed["items"].as_array().expect("a list");
+    let mut names: Vec<&str> = (items.iter())
+        .filter_map(|session| session["name"].as_str())
+        .collect();
+    names.sort_unstable();
+    assert_eq!(names, ["one", "two"]);
+    for wrong in ["nobody=no", "nobody=yes&user=ann"] {
+        let path = format!("/admin/v1/sessions?{wrong}");
+        assert_eq!(world.get(&path).status, 400, "{wrong}");
+        assert_eq!(world.call("DELETE", &path, "").status, 400, "{wrong}");
+    }
+    let ended = world.call("DELETE", "/admin/v1/sessions?nobody=yes", "");
+    assert_eq!(ended.json["sessions"], 2, "{ended:?}");
+    let left = world.get("/admin/v1/sessions").json;
+    assert_eq!(left["items"].as_array().map(Vec::len), Some(1), "{left}");
+    assert_eq!(left["items"][0]["name"], "hers");
+}

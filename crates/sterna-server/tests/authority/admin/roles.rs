@@ -10,9 +10,10 @@ use base64::Engine as _;
 use serde_json::Value;
 use sterna_auth::{MIN_ITERATIONS, Record};
 use sterna_server::config::{Config, Listener};
+use tracing::Level;
 
 use crate::admin::world::{World, told};
-use crate::fixture::Broker;
+use crate::fixture::{Broker, Lines};
 use crate::page::{ADMIN, config};
 
 /// A configuration with the users `ann` (admin), `oli` (operator), `vic` (viewer) and `bob`.
@@ -142,4 +143,46 @@ fn without_users_a_listener_on_loopback_lets_everybody_view() {
     config.listeners[usize::from(ADMIN)].anonymous = Some(false);
     let mut world = World::with(&config, 1);
     assert_eq!(world.get("/admin/v1/node").status, 401);
+}
+
+/// Who asks for what is not his again and again fills no log. A line says which request it was.
+#[test]
+fn refused_requests_are_told_at_a_pace_with_method_and_path() {
+    let text = Lines::of(Level::INFO, |_| {
+        let mut config = config();
+        config.authorization.admins.clear();
+        let mut world = World::with(&config, 2);
+        for _ in 0..30 {
+            assert_eq!(world.call("POST", "/admin/v1/reload", "").status, 403);
+        }
+        world.broker.advance(10_000);
+        assert_eq!(world.call("POST", "/admin/v1/reload", "").status, 403);
+        for path in [
+            "/admin/v1/sessions/away?user=x",
+            "/admin/v1/none?key=secret",
+        ] {
+            assert_eq!(world.get(path).status, 404, "{path}");
+        }
+        let explained = world.get("/admin/v1/rules/explain?action=publish");
+        assert_eq!(explained.status, 400);
+        let detail = explained.json["detail"].as_str().expect("a detail");
+        assert!(detail.contains("\"topic\" is missing"), "{detail}");
+    });
+    let of =
+        |word: &str| -> Vec<&str> { text.lines().filter(|line| line.contains(word)).collect() };
+    let refused = of("admin action refused");
+    let [first, last] = *refused else {
+        panic!("{text}");
+    };
+    assert!(!first.contains("more="), "{first}");
+    assert!(last.contains("more=29"), "{last}");
+    for path in ["/admin/v1/sessions/away", "/admin/v1/none"] {
+        let asked = format!("method=\"GET\" path=\"{path}\"");
+        let lines = of(&asked);
+        let [line] = *lines else {
+            panic!("{asked}: {text}");
+        };
+        assert!(line.contains("admin request refused"), "{line}");
+    }
+    assert!(!text.contains("secret"), "{text}");
 }

@@ -8,7 +8,7 @@ use sterna_server::config::MemoryCeiling;
 
 use super::store::Held;
 use super::{V5, come_back, config, is_paused, kept, partial_publish, plain, resident};
-use crate::fixture::{Broker, Peer};
+use crate::fixture::{Broker, Lines, Peer};
 
 const ATTACKER: [u8; 4] = [10, 0, 0, 1];
 const HONEST: [u8; 4] = [10, 0, 0, 2];
@@ -277,4 +277,40 @@ fn no_session_ends_where_all_sessions_take_little() {
     broker.advance(10_000);
     resident(&mut broker, 10, Stage::Normal);
     assert_eq!(broker.sessions(0).0.len(), 1);
+}
+
+/// Where parts of packets hold memory, the end of sessions is no cure.
+#[test]
+fn short_memory_is_one_line_for_all_clients_with_what_holds_it() {
+    let text = Lines::of(tracing::Level::INFO, |_| {
+        let mut broker = Broker::with(&config(), 1);
+        broker.come_from(ATTACKER);
+        let heavy: Vec<Peer> = (0..40)
+            .map(|number| {
+                let peer = broker.client(V5, &format!("heavy-{number}"));
+                broker.send(peer, &partial_publish());
+                peer
+            })
+            .collect();
+        resident(&mut broker, 82, Stage::MoveToLog);
+        for number in 0..18 {
+            let peer = broker.open();
+            let name = format!("new-{number}");
+            broker.packet(peer, V5, &Packet::Connect(plain(V5, &name)));
+            assert_eq!(broker.told(peer, V5), ["CONNACK Quota exceeded"]);
+        }
+        assert_eq!(heavy.len(), 40);
+    });
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("peer=")).collect();
+    let [line] = *lines else {
+        panic!("{text}");
+    };
+    for part in [
+        "login refused",
+        "broker.memory_ceiling",
+        "held_as=\"partial\"",
+        "freed_by=\"sterna admin clients disconnect\"",
+    ] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
 }

@@ -19,6 +19,9 @@ pub(super) enum Sessions {
         /// Only those of this user
         #[arg(long, value_name = "NAME")]
         user: Option<String>,
+        /// Only those of clients without a user name
+        #[arg(long, conflicts_with = "user")]
+        nobody: bool,
     },
     /// Show one
     Show(Session),
@@ -26,11 +29,14 @@ pub(super) enum Sessions {
     Subscriptions(Session),
     /// End it with its subscriptions and queue, and disconnect its client
     End(Session),
-    /// End all sessions of a user, with their wills, and disconnect their clients
+    /// End all sessions of a user, or of clients without one, with their wills, and disconnect their clients
     Remove {
         /// The user, who may be missing from the files
-        #[arg(long, value_name = "NAME")]
-        user: String,
+        #[arg(long, value_name = "NAME", required_unless_present = "nobody")]
+        user: Option<String>,
+        /// Those of clients without a user name
+        #[arg(long, conflicts_with = "user")]
+        nobody: bool,
     },
 }
 
@@ -92,8 +98,12 @@ pub(super) async fn act(admin: &Admin, action: &Sessions, most: usize) -> Result
 
 async fn about(admin: &Admin, action: &Sessions, most: usize) -> Result<Shown, Failure> {
     match action {
-        Sessions::List { name, user } => {
-            let path = path("/sessions", &[("name", name), ("user", user)]);
+        Sessions::List { name, user, nobody } => {
+            let nobody = nobody.then(|| "yes".to_owned());
+            let path = path(
+                "/sessions",
+                &[("name", name), ("user", user), ("nobody", &nobody)],
+            );
             list(admin, &SESSIONS, &path, most).await
         }
         Sessions::Show(session) => one(admin, &session.path(admin, "").await?).await,
@@ -107,11 +117,14 @@ async fn about(admin: &Admin, action: &Sessions, most: usize) -> Result<Shown, F
             let words = format_args!("the session {} has ended", session.name);
             Ok(Shown::done(answer, words))
         }
-        Sessions::Remove { user } => {
-            let path = format!("/sessions?user={}", segment(user));
+        Sessions::Remove { user, .. } => {
+            let path = match user {
+                Some(user) => format!("/sessions?user={}", segment(user)),
+                None => "/sessions?nobody=yes".to_owned(),
+            };
             let answer = admin.call(Method::Delete, &path, None).await?;
             let ended = answer["sessions"].as_u64().unwrap_or(0);
-            let user = table::harmless(user);
+            let user = (user.as_deref()).map_or_else(|| "nobody".into(), table::harmless);
             let silent = answer["unanswered"].as_array().into_iter().flatten();
             let silent = silent.map(|node| {
                 let node = table::cell(Some(node));
