@@ -236,7 +236,7 @@ impl<'a, 'c> Case<'a, 'c> {
     fn new(cx: &'a Context<'c>, info: &'a ConnectionInfo) -> Result<Self, Refusal> {
         let now_ms = cx.now_ms;
         let holder = Holder::of(&info.peer_certificates, now_ms)?;
-        if !cx.policy.trust.admits(&info.peer_certificates) {
+        if cx.policy.trust.admits(&info.peer_certificates).is_err() {
             return Err(Refusal::Certificate);
         }
         let named = match &holder {

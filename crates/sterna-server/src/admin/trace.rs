@@ -356,7 +356,7 @@ impl Desk<'_, '_> {
         let now_ms = self.cx.now_ms;
         let may_look = |identity: &Identity| {
             !identity.has_ended(now_ms)
-                && self.cx.policy.still_admits(info, identity)
+                && self.cx.policy.still_admits(info, identity).is_ok()
                 && self.role(identity) >= Some(Role::Operator)
         };
         let unwanted: Vec<(ExchangeId, Identity)> = (self.admin.traces.open.iter())
