@@ -8,11 +8,13 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 use sterna_net::{ConnectionId, FailedHandshake, HandshakeFault, TransportKind};
+use sterna_tls::CertificateSubject;
 
 use crate::bans::Ban;
 use crate::config::Protocol;
 use crate::context::{Context, is_outage};
 use crate::identity::{Identity, Refusal, Webhook, WebhookSubject};
+use crate::last_refusal::{Cause, command_that_lifts};
 use crate::metrics::{LoginFailure, Meters};
 use crate::repeats::{RepeatLimits, left_out};
 use crate::session::own_name;
@@ -36,6 +38,8 @@ pub(crate) struct Action<'a> {
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) user: Option<&'a str>,
     pub(crate) role: Option<&'a str>,
+    /// The change in more words than its object.
+    pub(crate) detail: Option<&'a str>,
 }
 
 /// The end of a change.
@@ -56,6 +60,7 @@ impl Action<'_> {
             peer,
             user,
             role,
+            detail,
         } = self;
         let peer = peer.map(tracing::field::display);
         let refusal = match outcome {
@@ -70,7 +75,7 @@ impl Action<'_> {
             watch.audited("action", user, &about);
         }
         match outcome {
-            Outcome::Done => line!(INFO, peer, user, role, action, on, "admin action"),
+            Outcome::Done => line!(INFO, peer, user, role, action, on, detail, "admin action"),
             Outcome::Nothing(reason) => {
                 line!(
                     INFO,
@@ -104,10 +109,12 @@ pub(crate) fn cluster_exported(by: &str) {
     line!(INFO, by, "cluster export");
 }
 
-/// A line about a client that is banned because of its behaviour.
-pub(crate) fn banned(ban: &Ban) {
+/// A line about a client that is banned because of its behaviour, by the ban of this number.
+pub(crate) fn banned(number: u64, ban: &Ban) {
     line!(
         WARN,
+        ban = number,
+        freed_by = command_that_lifts(number),
         user = ban.banned.user.as_deref(),
         client = ban.banned.client.as_deref(),
         address = ban.banned.address.map(tracing::field::display),
@@ -135,6 +142,8 @@ pub(crate) struct Login<'a> {
     webhook: Option<&'a Webhook>,
     /// The command that frees what it wants to have.
     freed_by: Option<&'a str>,
+    /// Its connection, and the certificate that it has shown there.
+    shown: Option<(ConnectionId, Option<&'a [u8]>)>,
     /// The time, in milliseconds since the Unix epoch, and how often lines may be alike.
     repeats: (u64, RepeatLimits),
 }
@@ -154,6 +163,10 @@ impl<'a> Login<'a> {
             asked: None,
             webhook: Some(&cx.policy.webhook),
             freed_by: None,
+            shown: info.map(|info| {
+                let certificate = info.peer_certificates.first();
+                (connection, certificate.map(|certificate| &**certificate))
+            }),
             repeats: (cx.now_ms, cx.policy.repeats),
         }
     }
@@ -176,6 +189,7 @@ impl<'a> Login<'a> {
             asked: None,
             webhook: None,
             freed_by: None,
+            shown: None,
             repeats,
         };
         let refusal = match failed.fault {
@@ -251,8 +265,38 @@ impl<'a> Login<'a> {
         );
     }
 
+    /// The true cause of a refusal, beside what the client is told.
+    fn cause(&self, failure: LoginFailure) -> Option<Cause> {
+        let LoginFailure::Claim(refusal) = failure else {
+            return None;
+        };
+        let (connection, certificate) = self.shown?;
+        let said = |words: String| Cause {
+            words,
+            freed_by: None,
+        };
+        match refusal {
+            Refusal::Webhook => {
+                let last = self.webhook?.last_failure(WebhookSubject::Authentication);
+                last.map(said)
+            }
+            _ => (self.meters.last_refusal)
+                .take(connection, refusal)
+                .or_else(|| {
+                    // The webhook's answer came later, and names another one.
+                    let is_of_certificate = refusal == Refusal::Disagreement;
+                    let subject =
+                        CertificateSubject::of(certificate.filter(|_| is_of_certificate)?)?;
+                    Some(said(format!("the certificate has {subject}")))
+                }),
+        }
+    }
+
     /// It may not come in. Counts that, too.
     pub(crate) fn refused(self, failure: LoginFailure, detail: &str) {
+        let cause = self.cause(failure);
+        let (cause, command) =
+            cause.map_or((None, None), |cause| (Some(cause.words), cause.freed_by));
         self.meters.login_failed(self.protocol, failure);
         self.tell(
             "login_refused",
@@ -268,14 +312,12 @@ impl<'a> Login<'a> {
         } else {
             let address = self.peer.map(|peer| peer.ip());
             let client = self.client.map(own_name);
-            let line = (self.protocol.name(), client, self.user, detail);
+            let line = (self.protocol.name(), client, self.user, (detail, &cause));
             repeats.pass(now_ms, limits, address, line)
         };
         let Some(more) = passed else {
             return;
         };
-        let is_webhook = matches!(failure, LoginFailure::Claim(Refusal::Webhook));
-        let webhook = self.webhook.filter(|_| is_webhook);
         line!(
             WARN,
             protocol = self.protocol.name(),
@@ -287,9 +329,8 @@ impl<'a> Login<'a> {
             path = self.asked.map(|(_, path)| path),
             reason = failure.name(),
             detail,
-            freed_by = self.freed_by,
-            cause =
-                webhook.and_then(|webhook| webhook.last_failure(WebhookSubject::Authentication)),
+            freed_by = self.freed_by.or(command.as_deref()),
+            cause,
             more = left_out(more),
             "login refused"
         );

@@ -164,6 +164,7 @@ impl Desk<'_, '_> {
             user: identity.user().map(str::to_owned),
             role,
             node: None,
+            detail: None,
         };
         if role.is_none_or(|role| role < wanted) {
             return Err(self.not_allowed(&change, wanted));

@@ -172,6 +172,7 @@ impl Desk<'_, '_> {
             user: question.user,
             role,
             node: Some(question.node),
+            detail: None,
         };
         let sent = Sent {
             id,

@@ -42,6 +42,8 @@ pub(super) struct Change {
     pub(super) role: Option<Role>,
     /// The node that its sender has asked, which has the line of the audit log; `None` for this one.
     pub(super) node: Option<String>,
+    /// The change in more words than its object; `None` where that says all.
+    pub(super) detail: Option<String>,
 }
 
 /// The content of `POST /queues/{queue}/move`.
@@ -168,6 +170,7 @@ impl Change {
             peer: self.peer,
             user: self.user.as_deref(),
             role: self.role.map(Role::name),
+            detail: self.detail.as_deref(),
         };
         action.log(meters, outcome);
     }
