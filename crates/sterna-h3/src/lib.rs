@@ -127,7 +127,7 @@ mod stream_id;
 pub mod varint;
 pub mod webtransport;
 
-pub use connection::{Chunk, Connection, Event, Features, Output};
+pub use connection::{Chunk, Connection, Event, Features, Output, TOO_MANY_RESETS};
 pub use error::{CommandError, ErrorCode, Scope, Violation};
 pub use field::{Field, Fields};
 pub use limits::Limits;

@@ -1,5 +1,8 @@
 //! Limits of a client's demands on a connection.
 
+/// The reason of an end for too many requests that were given up: the setting is the cure.
+pub(crate) const TOO_MANY_RESETS: &str = "more requests were given up than http.maximum_resets";
+
 /// Limits of one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {

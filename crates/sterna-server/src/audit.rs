@@ -8,11 +8,13 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 use sterna_net::{ConnectionId, FailedHandshake, HandshakeFault, TransportKind};
+use sterna_tls::CertificateSubject;
 
 use crate::bans::Ban;
 use crate::config::Protocol;
 use crate::context::{Context, Cure, is_outage};
 use crate::identity::{Identity, Refusal, Webhook, WebhookSubject};
+use crate::last_refusal::{Cause, command_that_lifts};
 use crate::memory::Memory;
 use crate::metrics::{LoginFailure, Meters};
 use crate::repeats::{RepeatLimits, left_out};
@@ -39,6 +41,8 @@ pub(crate) struct Action<'a> {
     pub(crate) role: Option<&'a str>,
     /// The time, and how often refusals may be alike.
     pub(crate) repeats: (u64, RepeatLimits),
+    /// The change in more words than its object.
+    pub(crate) detail: Option<&'a str>,
 }
 
 /// The end of a change.
@@ -60,6 +64,7 @@ impl Action<'_> {
             user,
             role,
             repeats: (now_ms, limits),
+            detail,
         } = self;
         let refusal = match outcome {
             Outcome::Done => None,
@@ -85,7 +90,7 @@ impl Action<'_> {
         };
         let (peer, more) = (peer.map(tracing::field::display), left_out(more));
         match outcome {
-            Outcome::Done => line!(INFO, peer, user, role, action, on, "admin action"),
+            Outcome::Done => line!(INFO, peer, user, role, action, on, detail, "admin action"),
             Outcome::Nothing(reason) => {
                 line!(
                     INFO,
@@ -121,10 +126,12 @@ pub(crate) fn cluster_exported(by: &str) {
     line!(INFO, by, "cluster export");
 }
 
-/// A line about a client that is banned because of its behaviour.
-pub(crate) fn banned(ban: &Ban) {
+/// A line about a client that is banned because of its behaviour, by the ban of this number.
+pub(crate) fn banned(number: u64, ban: &Ban) {
     line!(
         WARN,
+        ban = number,
+        freed_by = command_that_lifts(number),
         user = ban.banned.user.as_deref(),
         client = ban.banned.client.as_deref(),
         address = ban.banned.address.map(tracing::field::display),
@@ -154,6 +161,8 @@ pub(crate) struct Login<'a> {
     freed_by: Option<&'a str>,
     /// How short memory is, where that may be why.
     memory: Option<&'a Memory>,
+    /// Its connection, and the certificate that it has shown there.
+    shown: Option<(ConnectionId, Option<&'a [u8]>)>,
     /// The time, in milliseconds since the Unix epoch, and how often lines may be alike.
     repeats: (u64, RepeatLimits),
 }
@@ -174,6 +183,10 @@ impl<'a> Login<'a> {
             webhook: Some(&cx.policy.webhook),
             freed_by: None,
             memory: Some(cx.memory),
+            shown: info.map(|info| {
+                let certificate = info.peer_certificates.first();
+                (connection, certificate.map(|certificate| &**certificate))
+            }),
             repeats: (cx.now_ms, cx.policy.repeats),
         }
     }
@@ -197,6 +210,7 @@ impl<'a> Login<'a> {
             webhook: None,
             freed_by: None,
             memory: None,
+            shown: None,
             repeats,
         };
         let refusal = match failed.fault {
@@ -272,8 +286,38 @@ impl<'a> Login<'a> {
         );
     }
 
+    /// The true cause of a refusal, beside what the client is told.
+    fn cause(&self, failure: LoginFailure) -> Option<Cause> {
+        let LoginFailure::Claim(refusal) = failure else {
+            return None;
+        };
+        let (connection, certificate) = self.shown?;
+        let said = |words: String| Cause {
+            words,
+            freed_by: None,
+        };
+        match refusal {
+            Refusal::Webhook => {
+                let last = self.webhook?.last_failure(WebhookSubject::Authentication);
+                last.map(said)
+            }
+            _ => (self.meters.last_refusal)
+                .take(connection, refusal)
+                .or_else(|| {
+                    // The webhook's answer came later, and names another one.
+                    let is_of_certificate = refusal == Refusal::Disagreement;
+                    let subject =
+                        CertificateSubject::of(certificate.filter(|_| is_of_certificate)?)?;
+                    Some(said(format!("the certificate has {subject}")))
+                }),
+        }
+    }
+
     /// It may not come in. Counts that, too.
     pub(crate) fn refused(self, failure: LoginFailure, detail: &str) {
+        let cause = self.cause(failure);
+        let (cause, command) =
+            cause.map_or((None, None), |cause| (Some(cause.words), cause.freed_by));
         self.meters.login_failed(self.protocol, failure);
         self.tell(
             "login_refused",
@@ -289,7 +333,7 @@ impl<'a> Login<'a> {
         } else {
             let address = self.peer.map(|peer| peer.ip());
             let client = self.client.map(own_name);
-            let line = (self.protocol.name(), client, self.user, detail);
+            let line = (self.protocol.name(), client, self.user, (detail, &cause));
             repeats.pass(now_ms, limits, address, line)
         };
         let Some(more) = passed else {
@@ -297,8 +341,6 @@ impl<'a> Login<'a> {
         };
         let cure = (self.memory).map(|memory| Cure::of(memory, detail, self.user));
         let Cure { held_as, freed_by } = cure.unwrap_or_default();
-        let is_webhook = matches!(failure, LoginFailure::Claim(Refusal::Webhook));
-        let webhook = self.webhook.filter(|_| is_webhook);
         line!(
             WARN,
             protocol = self.protocol.name(),
@@ -311,9 +353,10 @@ impl<'a> Login<'a> {
             reason = failure.name(),
             detail,
             held_as,
-            freed_by = self.freed_by.or(freed_by.as_deref()),
-            cause =
-                webhook.and_then(|webhook| webhook.last_failure(WebhookSubject::Authentication)),
+            freed_by = (self.freed_by)
+                .or(freed_by.as_deref())
+                .or(command.as_deref()),
+            cause,
             more = left_out(more),
             "login refused"
         );

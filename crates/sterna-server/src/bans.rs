@@ -306,6 +306,11 @@ impl Bans {
         self.list().find(now_ms, who)
     }
 
+    /// A ban by its number.
+    pub(crate) fn get(&self, id: u64) -> Option<Ban> {
+        self.list().bans.get(&id).cloned()
+    }
+
     /// Whether there is a ban that names addresses. One that has ended may count.
     pub(crate) fn look_at_addresses(&self) -> bool {
         self.of_addresses.load(Ordering::Relaxed) > 0

@@ -179,7 +179,7 @@ impl Watcher {
 }
 
 /// A moment in seconds since the Unix epoch, for people.
-fn date(at_s: i64) -> String {
+pub(crate) fn date(at_s: i64) -> String {
     let at = ASN1Time::from_timestamp(at_s).ok();
     let date = at.and_then(|at| at.to_rfc2822().ok());
     date.unwrap_or_else(|| at_s.to_string())

@@ -218,14 +218,20 @@ pub(crate) fn add_queue_members(json: &mut Value, queue: QueueState) {
 }
 
 /// A line about a connection whose certificate is good no more.
-pub(crate) fn log_distrust(cx: &Context<'_>, connection: ConnectionId, user: Option<&str>) {
-    let Some(line) = cx.repeats(connection, user.unwrap_or_default(), "it is distrusted") else {
+pub(crate) fn log_distrust(
+    cx: &Context<'_>,
+    connection: ConnectionId,
+    user: Option<&str>,
+    detail: &str,
+) {
+    let Some(line) = cx.repeats(connection, user.unwrap_or_default(), detail) else {
         return;
     };
     tracing::warn!(
         peer = line.peer,
         user,
+        detail,
         more = line.more,
-        "client disconnected: its certificate is revoked, or its authority is gone"
+        "HTTP client turned away"
     );
 }

@@ -24,9 +24,9 @@ use crate::identity::{
     Credentials, Exchange, Holder, Identity, Known, Login, OAUTHBEARER, Pending, Proof, Refusal,
     Request, Standing, Subject, is_token, token_of_message,
 };
+use crate::last_refusal::{note_ban, note_disagreement, quoted, subject_of, untimely};
 use crate::mail::Mail;
 use crate::policy::Policy;
-use crate::repeats::left_out;
 
 /// A client's claim about itself, beside the certificate of its connection.
 #[derive(Clone, Copy)]
@@ -67,7 +67,8 @@ pub(crate) fn judge(
     let Some(info) = cx.net.info(connection) else {
         return Verdict::Refused(Refusal::NoCredentials);
     };
-    let case = match Case::new(cx, info) {
+    cx.meters.last_refusal.forget();
+    let case = match Case::new(cx, connection, info) {
         Ok(case) => case,
         Err(refusal) => return Verdict::Refused(refusal),
     };
@@ -103,7 +104,7 @@ pub(crate) fn waits_for_proof(
         // The webhook is told the address.
         || policy.webhook.authenticates()
         || policy.rules.have_questions()
-        || !Case::new(cx, info).is_ok_and(|case| case.is_right_at_once(claim))
+        || !Case::new(cx, connection, info).is_ok_and(|case| case.is_right_at_once(claim))
 }
 
 /// The session that a client means by an identifier if its claim holds; `None` where its user shows only when it is
@@ -114,7 +115,7 @@ pub(crate) fn session_of(
     claim: Claim<'_>,
     client_id: &str,
 ) -> Option<SessionName> {
-    let case = Case::new(cx, cx.net.info(connection)?).ok()?;
+    let case = Case::new(cx, connection, cx.net.info(connection)?).ok()?;
     case.session_of(claim, client_id)
 }
 
@@ -122,7 +123,7 @@ pub(crate) fn session_of(
 /// its ban, and not that it lacks credentials.
 pub(crate) fn admits_quiet(cx: &Context<'_>, connection: ConnectionId) -> bool {
     let info = cx.net.info(connection);
-    let case = info.and_then(|info| Case::new(cx, info).ok());
+    let case = info.and_then(|info| Case::new(cx, connection, info).ok());
     case.is_some_and(|case| matches!(case.quiet(), Ok(Verdict::Known(_))))
 }
 
@@ -148,7 +149,7 @@ pub(crate) fn check_ban(
     let who = newcomer(cx, connection, identity, name);
     let limits = &cx.policy.bans;
     if name.is_some() && cx.bans.flaps(limits, now_ms, who) {
-        ban(cx, bans::of_flapping(limits, now_ms, who));
+        ban(cx, connection, &bans::of_flapping(limits, now_ms, who));
         return Err(Refusal::Banned);
     }
     Ok(())
@@ -167,7 +168,18 @@ pub(crate) fn is_banned(
     name: Option<&str>,
 ) -> bool {
     let who = newcomer(cx, connection, identity, name);
-    cx.bans.find(cx.now_ms, who).is_some()
+    finds_ban(cx, connection, who)
+}
+
+/// Whether a ban keeps a client out. The line about the refusal gets its number.
+fn finds_ban(cx: &Context<'_>, connection: ConnectionId, who: Newcomer<'_>) -> bool {
+    let Some(number) = cx.bans.find(cx.now_ms, who) else {
+        return false;
+    };
+    if let Some(ban) = cx.bans.get(number) {
+        note_ban(cx, connection, number, &ban);
+    }
+    true
 }
 
 fn newcomer<'a>(
@@ -186,10 +198,15 @@ fn newcomer<'a>(
 }
 
 /// Bans a client because of its behaviour.
-fn ban(cx: &Context<'_>, ban: Ban) {
-    audit::banned(&ban);
-    if cx.bans.add(&cx.policy.bans, ban.since_ms, ban).is_err() {
-        tracing::warn!("there are as many bans as bans.maximum_bans; this one is not made");
+fn ban(cx: &Context<'_>, connection: ConnectionId, ban: &Ban) {
+    if let Ok(number) = cx.bans.add(&cx.policy.bans, ban.since_ms, ban.clone()) {
+        audit::banned(number, ban);
+        note_ban(cx, connection, number, ban);
+    } else {
+        tracing::warn!(
+            %ban,
+            "there are as many bans as bans.maximum_bans; this one is not made"
+        );
     }
     announce_bans(cx);
 }
@@ -214,7 +231,7 @@ pub(crate) fn finish(
     proof: &[u8],
 ) -> Result<(Identity, String), Refusal> {
     let info = cx.net.info(connection).ok_or(Refusal::Exchange)?;
-    let case = Case::new(cx, info)?;
+    let case = Case::new(cx, connection, info)?;
     let user = exchange.user().to_owned();
     case.may_guess(Subject::User(&user))?;
     let finished = exchange.finish(&cx.policy.users, proof);
@@ -225,6 +242,7 @@ pub(crate) fn finish(
 /// A client before its judge.
 struct Case<'a, 'c> {
     cx: &'a Context<'c>,
+    connection: ConnectionId,
     info: &'a ConnectionInfo,
     now_ms: u64,
     holder: Option<Holder>,
@@ -233,18 +251,28 @@ struct Case<'a, 'c> {
 }
 
 impl<'a, 'c> Case<'a, 'c> {
-    fn new(cx: &'a Context<'c>, info: &'a ConnectionInfo) -> Result<Self, Refusal> {
+    fn new(
+        cx: &'a Context<'c>,
+        connection: ConnectionId,
+        info: &'a ConnectionInfo,
+    ) -> Result<Self, Refusal> {
         let now_ms = cx.now_ms;
-        let holder = Holder::of(&info.peer_certificates, now_ms)?;
-        if !cx.policy.trust.admits(&info.peer_certificates) {
-            return Err(Refusal::Certificate);
-        }
+        let chain = &info.peer_certificates;
+        let refused = |refusal: Refusal, words: String| {
+            cx.meters.last_refusal.note(connection, refusal, words);
+            refusal
+        };
+        let holder = Holder::of(chain, now_ms)
+            .map_err(|refusal| refused(refusal, untimely(chain, now_ms)))?;
+        (cx.policy.trust.admits(chain)).map_err(|why| refused(Refusal::Certificate, why))?;
         let named = match &holder {
-            Some(holder) if cx.policy.certificate_as_username => holder.user_name()?,
+            Some(holder) if cx.policy.certificate_as_username => (holder.user_name())
+                .map_err(|refusal| refused(refusal, format!("it has {}", subject_of(chain))))?,
             _ => None,
         };
         Ok(Self {
             cx,
+            connection,
             info,
             now_ms,
             holder,
@@ -264,7 +292,7 @@ impl<'a, 'c> Case<'a, 'c> {
             client: None,
             address: Some(address),
         };
-        if self.cx.bans.find(self.now_ms, who).is_some() {
+        if finds_ban(self.cx, self.connection, who) {
             return true;
         }
         let limits = &self.cx.policy.bans;
@@ -276,7 +304,8 @@ impl<'a, 'c> Case<'a, 'c> {
         let guesses = failures >= u64::from(limits.guessing_failures);
         if guesses {
             checker.guesses().forgive(address);
-            ban(self.cx, bans::of_guessing(limits, self.now_ms, address));
+            let made = bans::of_guessing(limits, self.now_ms, address);
+            ban(self.cx, self.connection, &made);
         }
         guesses
     }
@@ -355,7 +384,8 @@ impl<'a, 'c> Case<'a, 'c> {
         let identity = match (&self.named, &self.holder) {
             (Some(name), _) => Identity::of(name, Proof::Certificate),
             (None, Some(_)) if self.cx.policy.certificate_as_username => {
-                return Err(Refusal::Nameless);
+                let words = format!("it has {}", subject_of(&self.info.peer_certificates));
+                return Err(self.refused(Refusal::Nameless, words));
             }
             (None, Some(_)) => Identity::nameless(Proof::Certificate),
             (None, None) if self.cx.policy.listener(self.info.listener).anonymous => {
@@ -371,7 +401,9 @@ impl<'a, 'c> Case<'a, 'c> {
             return Err(Refusal::NoCredentials);
         };
         if !name.is_empty() && holder.common_name() != Some(name) {
-            return Err(Refusal::Disagreement);
+            let own = holder.common_name().unwrap_or_default();
+            let names = [("the certificate names", own), ("EXTERNAL is to be", name)];
+            return Err(self.disagree(names));
         }
         self.quiet()
     }
@@ -474,28 +506,21 @@ impl<'a, 'c> Case<'a, 'c> {
             .map_or(Subject::Token(token), Subject::User);
         self.may_guess(subject)?;
         let identity = issuer.identify(token, self.now_ms).map_err(|fault| {
-            // The client is not told why: the issuer's own would know.
-            let name = claimed.as_deref().unwrap_or_default();
-            let (address, line) = (Some(self.info.peer.ip()), (name, fault.detail()));
-            let Context { meters, policy, .. } = self.cx;
-            if let Some(more) = (meters.repeats).pass(self.now_ms, policy.repeats, address, line) {
-                tracing::info!(
-                    peer = %self.info.peer,
-                    user = claimed.as_deref(),
-                    fault = fault.detail(),
-                    more = left_out(more),
-                    "a signed token is refused"
-                );
-            }
             if fault.is_guess() {
                 self.note(subject, false);
             }
-            Refusal::Token
+            // The client is not told why: the issuer's own would know.
+            let words = match &claimed {
+                Some(name) => format!("{}; it names the user {}", fault.detail(), quoted(name)),
+                None => fault.detail().to_owned(),
+            };
+            self.refused(Refusal::Token, words)
         })?;
         self.note(subject, true);
         let named = identity.user().unwrap_or_default();
         if !user.is_empty() && user != named {
-            return Err(Refusal::Disagreement);
+            let proofs = [("the token names", named), ("the user name is", user)];
+            return Err(self.disagree(proofs));
         }
         self.agree(named)?;
         Ok(Verdict::Known(identity))
@@ -517,7 +542,14 @@ impl<'a, 'c> Case<'a, 'c> {
             return self.asked(connection, number, Credentials::Token(token));
         }
         self.note(subject, found.is_some());
-        let record = found.ok_or(Refusal::Token)?;
+        let record = found.ok_or_else(|| {
+            let words = if self.cx.policy.tokens.has(token) {
+                "the token of authentication.token_file has expired"
+            } else {
+                "authentication.token_file does not have the token"
+            };
+            self.refused(Refusal::Token, words.to_owned())
+        })?;
         self.agree(&record.user)?;
         Ok(Verdict::Known(Identity::of_token(record)))
     }
@@ -538,11 +570,16 @@ impl<'a, 'c> Case<'a, 'c> {
                 return self.signed(token, acts_as);
             }
             if !is_asked {
-                return Err(Refusal::Token);
+                let words = "OAUTHBEARER takes signed tokens alone, and this is none";
+                return Err(self.refused(Refusal::Token, words.to_owned()));
             }
             // The token's user is not known when the webhook lets the client in.
             if !acts_as.is_empty() {
-                return Err(Refusal::Disagreement);
+                let words = format!(
+                    "the client is to be {}, and the webhook says whose a token is",
+                    quoted(acts_as)
+                );
+                return Err(self.refused(Refusal::Disagreement, words));
             }
             return self.asked(connection, number, Credentials::Token(token));
         }
@@ -634,9 +671,27 @@ impl<'a, 'c> Case<'a, 'c> {
     /// Whether credentials name the user that the certificate names, if it names one.
     fn agree(&self, user: &str) -> Result<(), Refusal> {
         match &self.named {
-            Some(name) if name != user => Err(Refusal::Disagreement),
+            Some(name) if name != user => {
+                let names = [
+                    ("the certificate names", &**name),
+                    ("the client is to be", user),
+                ];
+                Err(self.disagree(names))
+            }
             _ => Ok(()),
         }
+    }
+
+    /// A refusal with its cause, for the log.
+    fn refused(&self, refusal: Refusal, words: String) -> Refusal {
+        (self.cx.meters.last_refusal).note(self.connection, refusal, words);
+        refusal
+    }
+
+    /// Two proofs name different users.
+    fn disagree(&self, names: [(&str, &str); 2]) -> Refusal {
+        note_disagreement(self.cx, self.connection, names);
+        Refusal::Disagreement
     }
 
     /// Whether an attempt is looked at, after those before it.

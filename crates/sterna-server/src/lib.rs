@@ -41,6 +41,7 @@ pub mod identity;
 mod inspect;
 mod judge;
 mod key_refresh;
+mod last_refusal;
 mod line;
 mod mail;
 mod mapping;

@@ -1,5 +1,6 @@
 //! The rules as the broker asks them: at a subscription, at a will, and of everything when they change.
 
+use std::borrow::Cow;
 use std::net::Ipv6Addr;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,10 +11,18 @@ use sterna_net::ConnectionInfo;
 
 use crate::authorization::{MessageKind, Origin, Reading, Rules, Standing, Subject};
 use crate::bans::{Bans, Newcomer};
-use crate::identity::{Basis, Grant, Identity, common_name, may_have_client_id};
+use crate::identity::{Basis, Grant, Identity, Proof, common_name, may_have_client_id};
 use crate::policy::Policy;
 use crate::session::{AMQP_PREFIX, HTTP_PREFIX, QUEUE_PREFIX, amqp};
 use sterna_mapping::percent;
+
+/// Why a client that was let in would not be any more.
+pub(crate) type Distrust = Cow<'static, str>;
+
+/// The reason for clients whose credentials were being checked when the policy changed: by users who may not be there
+/// any more.
+pub(crate) const CHANGED_DURING_CHECK: &str =
+    "the configuration has changed while the credentials were checked: connect again";
 
 /// The right of a client to messages of subscriptions that a rule denies in part.
 #[derive(Debug)]
@@ -126,33 +135,56 @@ impl Policy {
     }
 
     /// Whether a connection may live on with the certificate that it has shown.
-    pub(crate) fn still_trusts(&self, info: Option<&ConnectionInfo>) -> bool {
-        info.is_none_or(|info| self.trust.keeps(&info.peer_certificates))
+    ///
+    /// # Errors
+    /// Why not, for the client and the log.
+    pub(crate) fn still_trusts(&self, info: Option<&ConnectionInfo>) -> Result<(), Distrust> {
+        let kept = info.map_or(Ok(()), |info| self.trust.keeps(&info.peer_certificates));
+        kept.map_err(Cow::Owned)
     }
 
     /// Whether a connection would still be admitted, by who it has shown to be.
-    pub(crate) fn still_admits(&self, info: Option<&ConnectionInfo>, identity: &Identity) -> bool {
-        if !self.still_trusts(info) {
-            return false;
-        }
+    ///
+    /// # Errors
+    /// Why not, for the client and the log.
+    pub(crate) fn still_admits(
+        &self,
+        info: Option<&ConnectionInfo>,
+        identity: &Identity,
+    ) -> Result<(), Distrust> {
+        self.still_trusts(info)?;
         if let Some(grant) = identity.grant() {
             let user = identity.user().unwrap_or_default();
             return match grant.basis() {
-                Basis::File(digest) => self.tokens.prove(user, digest),
-                Basis::Jwt(..) => self.issuer.stands_by(grant),
-                Basis::Webhook(_) => self.webhook.stands_by(grant),
+                Basis::File(digest) if self.tokens.prove(user, digest) => Ok(()),
+                Basis::File(_) => {
+                    Err("the token is not in authentication.token_file any more".into())
+                }
+                Basis::Jwt(..) => self.issuer.stands_by(grant).map_err(Cow::Borrowed),
+                Basis::Webhook(_) if self.webhook.stands_by(grant) => Ok(()),
+                Basis::Webhook(_) => Err("webhook.authentication_url has changed".into()),
             };
         }
         let certificate = info.and_then(|info| info.peer_certificates.first());
         let Some(user) = identity.user() else {
             let listener = self.listener(info.map_or(0, |info| info.listener));
-            return listener.anonymous || certificate.is_some();
+            return if listener.anonymous || certificate.is_some() {
+                Ok(())
+            } else {
+                Err("the listener admits no clients without credentials any more".into())
+            };
         };
         let is_certified = || {
             let name = certificate.and_then(|certificate| common_name(certificate));
             name.as_deref() == Some(user)
         };
-        self.has_credentials(user) || (self.certificate_as_username && is_certified())
+        if self.has_credentials(user) || (self.certificate_as_username && is_certified()) {
+            return Ok(());
+        }
+        Err(match identity.proof() {
+            Proof::Certificate => "tls.certificate_as_username is off now".into(),
+            _ => "the user is not in authentication.password_file any more".into(),
+        })
     }
 
     /// Whether it gives the same rights to the same users as another.

@@ -4,7 +4,7 @@
 //! - [`certificates`] and [`private_key`] read files in PEM.
 //! - [`unusable`] and [`unusable_key`] say why a chain and a key cannot be shown to peers.
 //! - [`weaknesses`] says what many peers will refuse.
-//! - [`refused`] says why a peer's certificate was refused.
+//! - [`refused`] says why a peer's certificate was refused, and [`CertificateSubject`] whose it is.
 //!
 //! The crate opens no file and no socket.
 
@@ -12,11 +12,13 @@ mod file;
 mod identity;
 mod key;
 mod refused;
+mod subject;
 
 pub use file::{certificates, private_key};
 pub use identity::{unusable, weaknesses};
 pub use key::unusable_key;
 pub use refused::{Owner, refused};
+pub use subject::{CertificateSubject, escaped};
 
 /// A command that makes a key.
 pub(crate) const MAKE_KEY: &str =

@@ -28,6 +28,15 @@ impl fmt::Display for Owner {
 #[must_use]
 pub fn refused(owner: Owner, error: &CertificateError) -> String {
     let said = match error {
+        // A server's log has the date, so that lines about one certificate are alike.
+        CertificateError::Expired | CertificateError::ExpiredContext { .. }
+            if owner == Owner::Client =>
+        {
+            "is out of date".to_owned()
+        }
+        CertificateError::NotValidYetContext { .. } if owner == Owner::Client => {
+            "is not valid yet: is the clock of this host right?".to_owned()
+        }
         CertificateError::Expired => "is out of date".to_owned(),
         CertificateError::ExpiredContext { time, not_after } => {
             format!("is out of date since {}", span(*not_after, *time))

@@ -30,6 +30,9 @@ use crate::{settings, varint};
 use section::Scratch;
 use stream::{Exchange, Hold, Kind, Stream};
 
+/// The detail of an end because of [`Limits::max_resets`].
+pub const TOO_MANY_RESETS: &str = "too many requests that were given up";
+
 /// Capacity for streams that an idle connection gives up, and the capacity that it keeps.
 const MANY_STREAMS: usize = 28;
 const FEW_STREAMS: usize = 7;
@@ -376,7 +379,7 @@ impl Connection {
         } else {
             Err(Fault::Connection(
                 ErrorCode::H3_EXCESSIVE_LOAD,
-                "too many requests that were given up",
+                TOO_MANY_RESETS,
             ))
         }
     }

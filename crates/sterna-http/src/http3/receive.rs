@@ -1,7 +1,9 @@
 //! Makes requests of arriving events.
 
 use bytes::Bytes;
-use sterna_h3::{Chunk, ErrorCode, Event, RequestHead, Scope, StreamId, Violation};
+use sterna_h3::{
+    Chunk, ErrorCode, Event, RequestHead, Scope, StreamId, TOO_MANY_RESETS, Violation,
+};
 use sterna_net::is_authority;
 
 use super::{Asked, Carrier, Incoming, Sent, Stream, exchange};
@@ -331,7 +333,11 @@ impl Carrier {
             ErrorCode::H3_EXCESSIVE_LOAD => Fault::Limit,
             _ => Fault::Violation,
         };
-        app.turned_away(fault, &violation.code.to_string(), violation.detail);
+        let detail = match violation.detail {
+            TOO_MANY_RESETS => crate::limits::TOO_MANY_RESETS,
+            other => other,
+        };
+        app.turned_away(fault, &violation.code.to_string(), detail);
         match violation.scope {
             Scope::Connection => self.close_code = Some(violation.code),
             Scope::Stream(id) => self.gone(app, id, violation.code),

@@ -165,10 +165,10 @@ impl Control {
     /// The fault of a client that sends too many of them.
     pub(super) const fn fault(self) -> &'static str {
         match self {
-            Self::Priority => "too many PRIORITY frames",
-            Self::Settings => "too many SETTINGS frames",
-            Self::Ping => "too many PING frames",
-            Self::Unknown => "too many frames of unknown kinds",
+            Self::Priority => "too many PRIORITY frames (http.maximum_control_frames)",
+            Self::Settings => "too many SETTINGS frames (http.maximum_control_frames)",
+            Self::Ping => "too many PING frames (http.maximum_control_frames)",
+            Self::Unknown => "too many frames of unknown kinds (http.maximum_control_frames)",
         }
     }
 }

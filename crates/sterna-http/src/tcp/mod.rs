@@ -28,7 +28,7 @@ use sterna_net::{ConnectionId, Network, foreign};
 use crate::carrier::{Moment, Settings};
 use crate::date;
 use crate::exchange::{Application, ExchangeId, Fault, Head, Request};
-use crate::limits::Limits;
+use crate::limits::{Limits, TOO_MANY_RESETS};
 use beneath::{Frames, Targets};
 use executor::{Executor, Flag, Tasks};
 use pipe::{End, Pipe};
@@ -193,6 +193,8 @@ impl Carrier {
             .max_concurrent_streams(limits.max_requests)
             .max_header_list_size(limits.max_fields_bytes.saturating_mul(2))
             .max_local_error_reset_streams(limits.max_resets as usize)
+            // Those that come and go in one packet, before they are taken in.
+            .max_pending_accept_reset_streams(limits.max_resets as usize)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_send_buf_size(limits.response_bytes());
@@ -484,7 +486,10 @@ impl Carrier {
                 tracing::debug!(connection = ?self.id, %error, "ended");
                 // Before the application hears that its requests are gone.
                 if let Some((fault, code)) = fault_of(&error) {
-                    app.turned_away(fault, &code, &error.to_string());
+                    let pipe = self.pipe.borrow();
+                    let detail = detail_of(&error, |text| pipe.has_said(text));
+                    drop(pipe);
+                    app.turned_away(fault, &code, &detail);
                 }
             }
             self.is_over = true;
@@ -523,12 +528,7 @@ impl Carrier {
         self.resets = self.resets.saturating_sub(back);
         self.resets += 1;
         if self.resets > most {
-            self.end(
-                app,
-                Fault::Limit,
-                "ENHANCE_YOUR_CALM",
-                "too many requests that were given up",
-            );
+            self.end(app, Fault::Limit, "ENHANCE_YOUR_CALM", TOO_MANY_RESETS);
         }
     }
 
@@ -559,6 +559,15 @@ impl Carrier {
     fn forget(&self, id: ExchangeId) {
         self.hall.borrow_mut().answers.remove(&id.0);
     }
+}
+
+/// The reason in words for which the library has ended a client's connection. Its error leaves out what its last frame says:
+/// `said` is whether that ends with a text. The limits that it holds are settings.
+fn detail_of(error: &hyper::Error, said: impl Fn(&[u8]) -> bool) -> String {
+    if said(b"too_many_resets") || said(b"too_many_internal_resets") {
+        return TOO_MANY_RESETS.to_owned();
+    }
+    error.to_string()
 }
 
 /// The fault for which the library has ended a client's connection, and the code that it was told. `None` where it was not

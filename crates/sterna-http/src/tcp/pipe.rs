@@ -89,6 +89,11 @@ impl Pipe {
         self.outgoing.extend_from_slice(bytes);
     }
 
+    /// Whether what is written in this step ends with a text.
+    pub(super) fn has_said(&self, text: &[u8]) -> bool {
+        self.outgoing.ends_with(text)
+    }
+
     /// Bytes that came and were not taken yet.
     pub(super) const fn held_bytes(&self) -> usize {
         self.incoming.len() - self.taken

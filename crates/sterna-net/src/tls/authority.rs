@@ -1,5 +1,6 @@
 //! Issuers of client certificates. They can change while connections continue.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -9,6 +10,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
+use sterna_tls::CertificateSubject;
 
 use super::CertificateError;
 
@@ -168,6 +170,34 @@ fn build(
         .map_err(|error| CertificateError::Authority(error.to_string()))
 }
 
+thread_local! {
+    /// The certificate that a verifier of this thread has refused last, in words.
+    static REFUSED: Cell<Option<String>> = const { Cell::new(None) };
+}
+
+/// Whose certificate a verifier of this thread has refused last, since the last question. The library's error does not
+/// say, and it keeps no certificate that it has refused.
+pub(super) fn last_refused() -> Option<String> {
+    REFUSED.take()
+}
+
+/// Notes whose certificate it was that is refused, and the end of its time that is wrong.
+fn note_refused<T>(
+    certificate: &CertificateDer<'_>,
+    now: UnixTime,
+    verified: Result<T, Error>,
+) -> Result<T, Error> {
+    if verified.is_err() {
+        let now_s = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let words = CertificateSubject::of(certificate).map(|subject| {
+            let beyond = subject.beyond(now_s).map(|end| format!(", {end}"));
+            format!("{subject}{}", beyond.unwrap_or_default())
+        });
+        REFUSED.set(words);
+    }
+    verified
+}
+
 /// Asks the authority as it is now.
 #[derive(Debug)]
 struct Verifier {
@@ -195,9 +225,9 @@ impl ClientCertVerifier for Verifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.authority
-            .current()
-            .verify_client_cert(end_entity, intermediates, now)
+        let verified =
+            (self.authority.current()).verify_client_cert(end_entity, intermediates, now);
+        note_refused(end_entity, now, verified)
     }
 
     fn verify_tls12_signature(
@@ -206,9 +236,9 @@ impl ClientCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.authority
-            .current()
-            .verify_tls12_signature(message, certificate, signature)
+        let verified =
+            (self.authority.current()).verify_tls12_signature(message, certificate, signature);
+        note_refused(certificate, UnixTime::now(), verified)
     }
 
     fn verify_tls13_signature(
@@ -217,9 +247,9 @@ impl ClientCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.authority
-            .current()
-            .verify_tls13_signature(message, certificate, signature)
+        let verified =
+            (self.authority.current()).verify_tls13_signature(message, certificate, signature);
+        note_refused(certificate, UnixTime::now(), verified)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

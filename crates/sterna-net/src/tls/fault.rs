@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use rustls::{CipherSuite, Error, InvalidMessage, PeerIncompatible};
 use sterna_tls::Owner;
 
+use super::authority::last_refused;
 use super::hello::Hello;
 use crate::foreign::spoken;
 use crate::handshake::{HandshakeFault, alert_detail, alpn_detail, protocol_names};
@@ -17,6 +18,7 @@ pub(crate) fn classify(
     hello: Option<&Hello>,
     served: &[Vec<u8>],
 ) -> (HandshakeFault, String) {
+    let whose = last_refused();
     let offered = |what: fn(&Hello) -> String| hello.map_or_else(|| "others".to_owned(), what);
     match error {
         Error::NoApplicationProtocol => {
@@ -30,10 +32,13 @@ pub(crate) fn classify(
             "the client shows no certificate, and has to".to_owned(),
         ),
         // A server looks at no certificates but those of clients.
-        Error::InvalidCertificate(why) => (
-            HandshakeFault::ClientCertificate,
-            sterna_tls::refused(Owner::Client, why),
-        ),
+        Error::InvalidCertificate(why) => {
+            let mut detail = sterna_tls::refused(Owner::Client, why);
+            if let Some(whose) = whose {
+                let _ = write!(detail, ": {whose}");
+            }
+            (HandshakeFault::ClientCertificate, detail)
+        }
         Error::InvalidMessage(
             InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion,
         ) if !first.is_empty() => not_tls(first),

@@ -198,6 +198,16 @@ fn the_fault_of_a_clients_certificate_is_told() {
             HandshakeFault::ClientCertificate,
             "not signed by the authority that it names",
         ),
+        (
+            Some(others.issue("device", 7)),
+            HandshakeFault::ClientCertificate,
+            ": common name 'device', serial 07",
+        ),
+        (
+            Some(authority.issue_until("former", 0x8abc, 2001)),
+            HandshakeFault::ClientCertificate,
+            "is out of date: common name 'former', serial 8ABC, valid until Jan  1 00:00:00 2001 +00:00",
+        ),
     ] {
         handshake(&server, &authority.client(TLS13, identity, &[]));
         let told = failed(&server);

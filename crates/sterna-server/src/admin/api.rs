@@ -165,6 +165,7 @@ impl Desk<'_, '_> {
             role,
             node: None,
             repeats: (self.cx.now_ms, self.cx.policy.repeats),
+            detail: None,
         };
         if role.is_none_or(|role| role < wanted) {
             return Err(self.not_allowed(&change, wanted));

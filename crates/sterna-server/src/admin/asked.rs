@@ -174,6 +174,7 @@ impl Desk<'_, '_> {
             role,
             node: Some(question.node),
             repeats: (self.cx.now_ms, self.cx.policy.repeats),
+            detail: None,
         };
         let sent = Sent {
             id,

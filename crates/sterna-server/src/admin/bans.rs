@@ -176,6 +176,7 @@ impl Desk<'_, '_> {
                 "there are as many bans as bans.maximum_bans",
             )
         })?;
+        change.detail = Some(format!("ban {number}: {ban}"));
         self.log_change(change, Outcome::Done);
         announce_bans(self.cx);
         Done::new(

@@ -47,6 +47,8 @@ pub(super) struct Change {
     pub(super) node: Option<String>,
     /// The time, in milliseconds since the Unix epoch, and how often lines about it may be alike.
     pub(super) repeats: (u64, RepeatLimits),
+    /// The change in more words than its object; `None` where that says all.
+    pub(super) detail: Option<String>,
 }
 
 /// The content of `POST /queues/{queue}/move`.
@@ -178,6 +180,7 @@ impl Change {
             user: self.user.as_deref(),
             role: self.role.map(Role::name),
             repeats: self.repeats,
+            detail: self.detail.as_deref(),
         };
         action.log(meters, outcome);
     }

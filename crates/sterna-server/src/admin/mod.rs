@@ -156,8 +156,8 @@ impl Service for Admin {
 
     fn policy_changed(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
         // Each request is judged by itself, and traces are responses that do not end.
-        if !cx.policy.still_trusts(cx.net.info(client.id)) {
-            inspect::log_distrust(cx, client.id, client.credentials.name());
+        if let Err(why) = cx.policy.still_trusts(cx.net.info(client.id)) {
+            inspect::log_distrust(cx, client.id, client.credentials.name(), &why);
             Self::lost(door, cx, client, EndCause::NotAllowed);
             return cx.net.close(client.id, NO_ERROR);
         }

@@ -18,6 +18,7 @@ use crate::http::{ProblemKind as Kind, Trouble, respond};
 use crate::identity::Identity;
 use crate::mail::admin::{Body, Said};
 use crate::mail::{AdminLetter, Mail};
+use crate::rights::Distrust;
 use crate::watch::{Events, Subject};
 
 /// The media type of a trace.
@@ -354,16 +355,24 @@ impl Desk<'_, '_> {
     pub(super) fn end_unwanted_traces(&mut self, out: &mut dyn Responses) {
         let info = self.cx.net.info(self.connection);
         let now_ms = self.cx.now_ms;
-        let may_look = |identity: &Identity| {
-            !identity.has_ended(now_ms)
-                && self.cx.policy.still_admits(info, identity)
-                && self.role(identity) >= Some(Role::Operator)
+        let over = |identity: &Identity| -> Option<Distrust> {
+            if identity.has_ended(now_ms) {
+                return Some("the token has expired".into());
+            }
+            if let Err(why) = self.cx.policy.still_admits(info, identity) {
+                return Some(why);
+            }
+            let is_operator = self.role(identity) >= Some(Role::Operator);
+            (!is_operator).then_some("the role is taken away".into())
         };
-        let unwanted: Vec<(ExchangeId, Identity)> = (self.admin.traces.open.iter())
-            .filter(|trace| trace.connection == self.connection && !may_look(&trace.identity))
-            .map(|trace| (trace.exchange, trace.identity.clone()))
+        let unwanted: Vec<(ExchangeId, Identity, Distrust)> = (self.admin.traces.open.iter())
+            .filter(|trace| trace.connection == self.connection)
+            .filter_map(|trace| {
+                let why = over(&trace.identity)?;
+                Some((trace.exchange, trace.identity.clone(), why))
+            })
             .collect();
-        for (exchange, identity) in unwanted {
+        for (exchange, identity, why) in unwanted {
             let change = Change {
                 action: "trace",
                 target: String::new(),
@@ -372,9 +381,10 @@ impl Desk<'_, '_> {
                 role: self.role(&identity),
                 node: None,
                 repeats: (self.cx.now_ms, self.cx.policy.repeats),
+                detail: None,
             };
-            let why = "the credentials have ended, or the role is taken away: the trace is ended";
-            self.log_change(&change, Outcome::Refused(why));
+            let why = format!("{why}: the trace is ended");
+            self.log_change(&change, Outcome::Refused(&why));
             out.cancel(exchange);
             self.end_traces(Some(exchange));
         }

@@ -354,8 +354,8 @@ impl Door {
     }
 
     /// Ends a connection whose client would not get in any more.
-    pub(super) fn unwanted(&mut self, cx: &mut Context<'_>, client: &mut Client) {
-        let (condition, detail) = (Condition::UNAUTHORIZED_ACCESS, "the users have changed");
+    pub(super) fn unwanted(&mut self, cx: &mut Context<'_>, client: &mut Client, detail: &str) {
+        let condition = Condition::UNAUTHORIZED_ACCESS;
         log_end(cx, client, condition.as_str(), detail);
         let error = Error::new(condition, detail);
         // Before its open a client is told nothing.

@@ -59,6 +59,7 @@ use crate::door::{
     self, Asking, Early, Framers, Held, Promises, Service, Sips, held_bytes, hold_early, note_early,
 };
 use crate::policy::Policy;
+use crate::rights::CHANGED_DURING_CHECK;
 use acknowledge::Acknowledgement;
 use client::{Client, Links, State};
 use farewell::Farewell;
@@ -185,22 +186,17 @@ impl Service for Amqp {
         client.trace(cx);
         let info = cx.net.info(client.id);
         let stays = match client.state {
-            State::Ended => true,
-            // A client that the SASL layer has let in may not have opened the connection yet.
-            State::New | State::Denied => {
-                let identity = client.identity.as_ref();
-                cx.policy.still_trusts(info)
-                    && identity.is_none_or(|identity| cx.policy.still_admits(info, identity))
-            }
-            // By users who may not be there any more.
-            State::Password(..) | State::Exchange(_) => false,
-            State::Open => {
-                let identity = client.identity.as_ref();
-                identity.is_some_and(|identity| cx.policy.still_admits(info, identity))
-            }
+            State::Ended => Ok(()),
+            State::Password(..) | State::Exchange(_) => Err(CHANGED_DURING_CHECK.into()),
+            // A client that the SASL layer has let in may not have opened the connection yet. One that is open has an
+            // identity.
+            State::New | State::Denied | State::Open => match &client.identity {
+                None => cx.policy.still_trusts(info),
+                Some(identity) => cx.policy.still_admits(info, identity),
+            },
         };
-        if !stays {
-            door.unwanted(cx, client);
+        if let Err(why) = stays {
+            door.unwanted(cx, client, &why);
         } else if matches!(client.state, State::Open)
             && let Some(identity) = &mut client.identity
         {

@@ -19,7 +19,7 @@ settings! {
     #[derive(Eq)]
     pub struct Log {
         /// Level of the log: `error`, `warn`, `info`, `debug`, `trace`, `off`, or directives such as
-        /// `sterna_net=debug`.
+        /// `sterna_net=debug`. Libraries are heard of errors alone, unless a directive names them: `info,h2=warn`.
         restart level: String = "info".to_owned();
         /// Form of the lines. `text`: one readable line an event. `json`: one object a line.
         restart format: LogFormat = LogFormat::Text;

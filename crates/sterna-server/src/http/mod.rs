@@ -150,8 +150,16 @@ impl Service for Http {
     }
 
     fn policy_changed(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
-        if !cx.policy.still_trusts(cx.net.info(client.id)) {
-            inspect::log_distrust(cx, client.id, client.peer.name());
+        if let Err(why) = cx.policy.still_trusts(cx.net.info(client.id)) {
+            if client.peer.has_open() {
+                // Those who wait for an answer get one before the end.
+                client.work(door, cx, |carrier, desk| {
+                    desk.api
+                        .end_unwanted(desk.cx, desk.peer, carrier.responses());
+                });
+            } else {
+                inspect::log_distrust(cx, client.id, client.peer.name(), &why);
+            }
             Self::lost(door, cx, client, EndCause::NotAllowed);
             return cx.net.close(client.id, NO_ERROR);
         }

@@ -7,6 +7,7 @@ use std::path::Path;
 use rustc_hash::FxHashSet;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, SubjectPublicKeyInfoDer};
+use sterna_tls::CertificateSubject;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer as _;
 use x509_parser::x509::SubjectPublicKeyInfo;
@@ -106,7 +107,10 @@ impl Trust {
 
     /// Whether a peer may come in with its handshake's credentials: a chain in DER, end-entity first, a bare key, or
     /// nothing.
-    pub(crate) fn admits(&self, chain: &[Bytes]) -> bool {
+    ///
+    /// # Errors
+    /// Why not, with whose certificate it is.
+    pub(crate) fn admits(&self, chain: &[Bytes]) -> Result<(), String> {
         self.stands(chain, |one, keys| {
             !self.rekeyed.contains(one.issuer().as_raw())
                 || keys.iter().any(|key| has_signed(key, one))
@@ -114,12 +118,17 @@ impl Trust {
     }
 
     /// Whether a connection from before these files may live on.
-    pub(crate) fn keeps(&self, chain: &[Bytes]) -> bool {
+    ///
+    /// # Errors
+    /// Why not, with whose certificate it is.
+    pub(crate) fn keeps(&self, chain: &[Bytes]) -> Result<(), String> {
+        if self.is_unchanged {
+            return Ok(());
+        }
         // Without a look at signatures: there may be very many connections.
-        self.is_unchanged
-            || self.stands(chain, |one, _| {
-                !self.changed.contains(one.issuer().as_raw())
-            })
+        self.stands(chain, |one, _| {
+            !self.changed.contains(one.issuer().as_raw())
+        })
     }
 
     /// Whether a chain is vouched for. `is_of` says of a certificate with the name of an authority whether it is of that
@@ -128,35 +137,61 @@ impl Trust {
         &self,
         chain: &[Bytes],
         is_of: impl Fn(&X509Certificate<'_>, &FxHashSet<Bytes>) -> bool,
-    ) -> bool {
+    ) -> Result<(), String> {
         let Some(first) = chain.first() else {
-            return true;
+            return Ok(());
         };
         if x509_parser::parse_x509_certificate(first).is_err() {
             // A bare key is known as such.
-            return self.keys.as_ref().is_none_or(|keys| keys.contains(first));
+            let is_known = self.keys.as_ref().is_none_or(|keys| keys.contains(first));
+            let unknown = || "the client's key is not in tls.client_keys".to_owned();
+            return is_known.then_some(()).ok_or_else(unknown);
         }
         let Some(authorities) = &self.authorities else {
-            return true;
+            return Ok(());
         };
+        let own = || subject_of(first);
         let mut certificates = Vec::with_capacity(chain.len());
-        for one in chain {
-            let Ok((_, one)) = x509_parser::parse_x509_certificate(one) else {
-                return false;
+        for (place, der) in chain.iter().enumerate() {
+            let Ok((_, one)) = x509_parser::parse_x509_certificate(der) else {
+                return Err(format!(
+                    "the client shows a damaged certificate beside its own: {}",
+                    own()
+                ));
             };
             let key = (
                 Bytes::from(one.issuer().as_raw()),
                 Bytes::from(one.raw_serial()),
             );
             if self.revoked.contains(&key) {
-                return false;
+                return Err(if place == 0 {
+                    format!("the client's certificate is revoked: {}", own())
+                } else {
+                    let issuer = subject_of(der);
+                    format!(
+                        "an issuer of the client's certificate is revoked ({issuer}): {}",
+                        own()
+                    )
+                });
             }
             certificates.push(one);
         }
-        leads_to(&certificates, &|one| {
+        let is_issued = leads_to(&certificates, &|one| {
             (authorities.get(one.issuer().as_raw())).is_some_and(|keys| is_of(one, keys))
-        })
+        });
+        let unknown = || {
+            format!(
+                "no authority of tls.client_ca vouches for the client's certificate: {}",
+                own()
+            )
+        };
+        is_issued.then_some(()).ok_or_else(unknown)
     }
+}
+
+/// The subject of a certificate in words.
+fn subject_of(der: &[u8]) -> String {
+    CertificateSubject::of(der).map_or_else(String::new, |subject| subject.to_string())
 }
 
 /// Whether a key, in DER, has signed a certificate.
@@ -272,7 +307,7 @@ mod tests {
             vec![own.clone(), between.der, namesake.der],
             vec![own, gone.der, stays.der],
         ] {
-            assert!(!trust.keeps(&chain) && !trust.admits(&chain));
+            assert!(trust.keeps(&chain).is_err() && trust.admits(&chain).is_err());
         }
     }
 
@@ -296,9 +331,9 @@ mod tests {
                 last.der.clone(),
             ],
         ] {
-            assert!(trust.keeps(&chain) && trust.admits(&chain));
+            assert!(trust.keeps(&chain).is_ok() && trust.admits(&chain).is_ok());
         }
-        assert!(!trust.keeps(&[own, last.der]), "a link is missing");
+        assert!(trust.keeps(&[own, last.der]).is_err(), "a link is missing");
     }
 
     /// The handshake has verified a certificate by the key that is gone now, and ends after the change.
@@ -315,13 +350,13 @@ mod tests {
         let one_of_both = changed.succeeding(&both);
         for trust in [&next, &again, &back, &one_of_both] {
             let (oldest, newest) = (authority("y", Some(&old)), authority("y", Some(&new)));
-            assert!(!trust.admits(&[device(&old)]));
-            assert!(!trust.admits(&[device(&old), new.der.clone()]));
-            assert!(!trust.admits(&[device(&oldest), oldest.der]));
-            assert!(trust.admits(&[device(&new)]));
-            assert!(trust.admits(&[device(&newest), newest.der]));
+            assert!(trust.admits(&[device(&old)]).is_err());
+            assert!(trust.admits(&[device(&old), new.der.clone()]).is_err());
+            assert!(trust.admits(&[device(&oldest), oldest.der]).is_err());
+            assert!(trust.admits(&[device(&new)]).is_ok());
+            assert!(trust.admits(&[device(&newest), newest.der]).is_ok());
         }
-        assert!(!next.keeps(&[device(&new)]) && again.keeps(&[device(&new)]));
+        assert!(next.keeps(&[device(&new)]).is_err() && again.keeps(&[device(&new)]).is_ok());
     }
 
     /// Hundreds of certificates that have all issued each other take no time.
@@ -338,6 +373,6 @@ mod tests {
             chain.push(crossed("one", &one, &other));
             chain.push(crossed("other", &other, &one));
         }
-        assert!(!trust.keeps(&chain));
+        assert!(trust.keeps(&chain).is_err());
     }
 }

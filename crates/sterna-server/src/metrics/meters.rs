@@ -9,6 +9,7 @@ use super::drops::{DropReason, Drops, log_drop};
 use super::histogram::{Histogram, Observed};
 use crate::config::Protocol;
 use crate::identity::Refusal;
+use crate::last_refusal::LastRefusal;
 use crate::repeats::Repeats;
 use crate::watch::Watch;
 
@@ -79,6 +80,8 @@ pub(crate) struct Meters {
     pub(crate) drops: Drops,
     /// Lines of the log that peers have caused.
     pub(crate) repeats: Repeats,
+    /// The cause of the last refused login.
+    pub(crate) last_refusal: LastRefusal,
     /// Traces of messages.
     pub(crate) watch: Arc<Watch>,
     /// By protocol, as all that follows.

@@ -25,6 +25,7 @@ use crate::context::{Closed, Context, STORE_FULL, TOO_MANY_SESSIONS};
 use crate::door::{Early, TooManyConnections};
 use crate::identity::{Identity, Outcome, Refusal};
 use crate::judge::{Claim, Verdict, check_ban, finish, is_banned, is_unproved, judge, loggable};
+use crate::last_refusal::note_disagreement;
 use crate::metrics::LoginFailure;
 use crate::repeats::brief;
 use crate::session::topics::fault_of_name;
@@ -89,6 +90,8 @@ impl Door {
                     && user_name.is_some()
                     && user_name != identity.user() =>
             {
+                let names = [identity.user(), user_name].map(Option::unwrap_or_default);
+                disagree(cx, client, names);
                 self.refuse_claim(cx, client, user_name, Refusal::Disagreement);
             }
             Verdict::Known(identity) => self.admit(cx, client, admission, identity),
@@ -102,6 +105,7 @@ impl Door {
             Verdict::Challenge(exchange, _)
                 if user_name.is_some_and(|user| user != exchange.user()) =>
             {
+                disagree(cx, client, [exchange.user(), user_name.unwrap_or_default()]);
                 self.refuse_claim(cx, client, user_name, Refusal::Disagreement);
             }
             Verdict::Challenge(exchange, challenge) => {
@@ -633,6 +637,12 @@ impl Door {
         // Waiting messages had no receiver until now.
         cx.broker.unpark(session);
     }
+}
+
+/// Notes the names of an exchange and of the field User Name, which have to be the same one.
+fn disagree(cx: &Context<'_>, client: &Client, [proved, said]: [&str; 2]) {
+    let names = [("the exchange names", proved), ("the user name is", said)];
+    note_disagreement(cx, client.id, names);
 }
 
 /// Takes up the kept state of a session after a restart: received messages of QoS 2, and those that were handed

@@ -103,12 +103,6 @@ impl Door {
         self.turn_away(cx, client, ReasonCode::MaximumConnectTime, detail);
     }
 
-    /// Ends a connection whose client would not get in any more.
-    pub(super) fn unwanted(&mut self, cx: &mut Context<'_>, client: &mut Client) {
-        let detail = "the users have changed";
-        self.send_away(cx, client, ReasonCode::NotAuthorized, detail);
-    }
-
     /// Ends a connection that may not have been let in by now.
     pub(super) fn send_away(
         &mut self,

@@ -38,6 +38,7 @@ use crate::door::{
 };
 use crate::identity::Identity;
 use crate::policy::Policy;
+use crate::rights::CHANGED_DURING_CHECK;
 use crate::session;
 use acknowledge::Acknowledgement;
 use again::LastMessage;
@@ -153,16 +154,17 @@ impl Service for Mqtt {
         client.trace(cx);
         let info = cx.net.info(client.id);
         let stays = match client.state {
-            State::Ended => true,
+            State::Ended => Ok(()),
             State::New => cx.policy.still_trusts(info),
-            // By users who may not be there any more.
-            State::Password(..) | State::Asking(..) | State::Exchange(..) => false,
+            State::Password(..) | State::Asking(..) | State::Exchange(..) => {
+                Err(CHANGED_DURING_CHECK.into())
+            }
             State::Opening(..) | State::Opened(_) | State::Live(_) => {
                 cx.policy.still_admits(info, &client.identity)
             }
         };
-        if !stays {
-            door.unwanted(cx, client);
+        if let Err(why) = stays {
+            door.send_away(cx, client, ReasonCode::NotAuthorized, &why);
         } else if matches!(
             client.state,
             State::Opening(..) | State::Opened(_) | State::Live(_)

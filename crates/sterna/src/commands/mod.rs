@@ -11,6 +11,7 @@ pub(crate) mod exit;
 mod export_file;
 mod format;
 pub(crate) mod handshake;
+mod log_filter;
 pub(crate) mod manual;
 pub(crate) mod moved;
 mod outage;

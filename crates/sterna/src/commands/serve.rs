@@ -16,6 +16,7 @@ use sterna_server::{Failure, Server};
 use tracing::{error, info};
 
 use super::config::check::unread;
+use super::log_filter::log_filter;
 use super::service_manager::{self, State};
 
 /// Run the broker.
@@ -396,15 +397,8 @@ fn watch(failures: &Receiver<Failure>, tell: &Sender<Wake>, end: impl FnOnce(i32
 /// Starts the log on standard error. Only the first call in a process has an effect.
 pub(crate) fn start_log(configuration: &Config) {
     use std::io::IsTerminal as _;
-    let filter = tracing_subscriber::EnvFilter::try_new(&configuration.log.level)
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let audit = format!("{AUDIT}={}", configuration.log.audit.name());
-    let filter = match audit.parse() {
-        Ok(directive) => filter.add_directive(directive),
-        Err(_) => filter,
-    };
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(log_filter(&configuration.log))
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
     // A second start in one process (the demo, tests) keeps the first one's log.

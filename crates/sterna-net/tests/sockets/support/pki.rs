@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
     ExtendedKeyUsagePurpose, IsCa, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams,
     SerialNumber, date_time_ymd,
 };
@@ -43,8 +43,15 @@ impl Authority {
     }
 
     pub(crate) fn issue(&self, name: &str, serial: u64) -> Issued {
+        self.issue_until(name, serial, 4096)
+    }
+
+    /// A certificate whose time is over when a year begins.
+    pub(crate) fn issue_until(&self, name: &str, serial: u64, year: i32) -> Issued {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.serial_number = Some(SerialNumber::from(serial));
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.not_after = date_time_ymd(year, 1, 1);
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,

@@ -93,7 +93,7 @@ fn refused(policy: &Policy, detail: &'static str) -> Verdict {
 }
 
 /// The answer to a client whose credentials are no longer good.
-pub(super) fn unwanted(policy: &Policy, detail: &'static str) -> Trouble {
+pub(super) fn unwanted(policy: &Policy, detail: &str) -> Trouble {
     Trouble::unauthenticated(detail, challenge(policy))
 }
 
@@ -219,7 +219,7 @@ impl Credentials {
                 return Verdict::Wait;
             }
             let known = (self.of_connection.as_ref())
-                .filter(|identity| cx.policy.still_admits(info, identity))
+                .filter(|identity| cx.policy.still_admits(info, identity).is_ok())
                 .filter(|identity| !identity.has_ended(cx.now_ms));
             if let Some(identity) = known {
                 return Verdict::Known(identity.clone());

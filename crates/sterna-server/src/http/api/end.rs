@@ -16,12 +16,42 @@ use crate::context::{Context, STORE_FULL};
 use crate::http::problem::ProblemKind as Kind;
 use crate::identity::{Identity, Refusal};
 use crate::judge::is_banned;
+use crate::rights::Distrust;
 use crate::session::http::session_name;
 
 /// Code with which WebTransport sessions end in order.
 pub(super) const NO_ERROR: u32 = 0;
 /// Code with which a WebTransport session is closed whose user may not have it any more.
 const FORBIDDEN: u32 = 403;
+
+/// Tells the operator whose responses and sessions end on a connection, and why.
+fn log_ended(
+    cx: &Context<'_>,
+    peer: &Peer,
+    trouble: &Trouble,
+    is_over: &dyn Fn(&Identity) -> bool,
+) {
+    let mut told: Vec<Option<&str>> = Vec::new();
+    for identity in peer.owners().filter(|identity| is_over(identity)) {
+        let user = identity.user();
+        if told.contains(&user) {
+            continue;
+        }
+        told.push(user);
+        let (status, detail) = (trouble.status(), trouble.detail());
+        let who = user.unwrap_or_default();
+        if let Some(line) = cx.repeats(peer.connection, who, detail) {
+            tracing::warn!(
+                peer = line.peer,
+                user,
+                status,
+                detail,
+                more = line.more,
+                "HTTP client turned away"
+            );
+        }
+    }
+}
 
 impl Subscription {
     /// Whether the session is the client's by name.
@@ -82,13 +112,18 @@ impl Api {
         peer: &mut Peer,
         out: &mut dyn Responses,
     ) {
-        let info = cx.net.info(peer.connection).cloned();
         let policy = Arc::clone(cx.policy);
-        let trouble = credentials::unwanted(&policy, "the users have changed");
-        let why = (&trouble, EndCause::NotAllowed);
-        self.end_those(cx, peer, out, why, |identity| {
-            !policy.still_admits(info.as_ref(), identity)
+        let info = cx.net.info(peer.connection);
+        let unwanted = (peer.owners()).filter_map(|identity| {
+            let why = policy.still_admits(info, identity).err()?;
+            Some((identity.clone(), why))
         });
+        let unwanted: Vec<(Identity, Distrust)> = unwanted.collect();
+        for (identity, why) in unwanted {
+            let trouble = credentials::unwanted(&policy, &why);
+            let why = (&trouble, EndCause::NotAllowed);
+            self.end_those(cx, peer, out, why, |one| *one == identity);
+        }
         let transports = peer.transports.iter_mut();
         let transports = transports.map(|transport| &mut transport.identity);
         let subscriptions = peer.subscriptions.iter_mut().map(|one| &mut one.identity);
@@ -135,6 +170,7 @@ impl Api {
         (trouble, cause): (&Trouble, EndCause),
         is_over: impl Fn(&Identity) -> bool,
     ) {
+        log_ended(cx, peer, trouble, &is_over);
         let unwanted: Vec<ExchangeId> = (peer.transports.iter())
             .filter(|transport| is_over(&transport.identity))
             .map(|transport| transport.session)

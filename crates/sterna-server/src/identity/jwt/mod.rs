@@ -276,10 +276,25 @@ impl Issuer {
     }
 
     /// Whether a client would still come in by its token: the key is trusted, and the demands on a token are unchanged.
-    pub(crate) fn stands_by(&self, grant: &Grant) -> bool {
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn stands_by(&self, grant: &Grant) -> Result<(), &'static str> {
+        const OTHER_TERMS: &str = "the demands of authentication.jwt on tokens have changed";
         let Basis::Jwt(key, terms) = grant.basis() else {
-            return false;
+            return Err(OTHER_TERMS);
         };
+        if !self.is_configured() {
+            return Err("signed tokens of authentication.jwt are not accepted any more");
+        }
+        if terms.issuer != self.config.issuer {
+            return Err("authentication.jwt.issuer is another one now");
+        }
+        if !self.keys.have(key) {
+            return Err(
+                "the key that has signed the token is not one of authentication.jwt any more",
+            );
+        }
         let terms = config::Jwt {
             key_files: self.config.key_files.clone(),
             keys_url: self.config.keys_url.clone(),
@@ -292,7 +307,11 @@ impl Issuer {
             maximum_keys: self.config.maximum_keys,
             ..(**terms).clone()
         };
-        self.keys.have(key) && terms == *self.config
+        if terms == *self.config {
+            Ok(())
+        } else {
+            Err(OTHER_TERMS)
+        }
     }
 
     /// The user that a token names, before any part of the token is verified.

@@ -9,7 +9,7 @@ use sterna_store::MemoryStore;
 
 use crate::admin::world::{V5, World};
 use crate::amqp_client::{Client as Amqp, Start};
-use crate::fixture::{Broker, plain};
+use crate::fixture::{Broker, Lines, plain};
 use crate::h3_client::Client as HttpClient;
 use crate::page::{HTTP, config, connect};
 
@@ -246,4 +246,19 @@ fn a_ban_ends_what_a_user_has_open_beside_others_on_a_connection() {
         let again = ask(&mut world, &mut http, "ann", "/v1/topics/c?wait=0s");
         assert_eq!(http.response(again).status, 403, "{last} {wanted}");
     }
+}
+
+/// The one who looks for the end of a ban finds its maker's reason, and when it ends.
+#[test]
+fn the_audit_line_of_a_ban_has_its_number_its_reason_and_its_end() {
+    let text = Lines::of(tracing::Level::INFO, |_| {
+        let mut world = World::new(1);
+        let content = r#"{"user": "eve", "reason": "scans ports", "expiry_s": 60}"#;
+        let told = world.call("POST", "/admin/v1/bans", content);
+        assert_eq!(told.status, 200, "{told:?}");
+    });
+    let line = text.lines().find(|line| line.contains("admin action"));
+    let line = line.expect("a line");
+    let words = "detail=\"ban 1: user eve, by operator, because: scans ports, until ";
+    assert!(line.contains(words), "{line}");
 }

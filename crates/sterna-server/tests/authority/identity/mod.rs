@@ -1,6 +1,7 @@
 //! Who a client is, at every door: one verdict on what it shows, and what belongs to it.
 
 mod bans;
+mod causes;
 mod early;
 mod guessing;
 mod hook;

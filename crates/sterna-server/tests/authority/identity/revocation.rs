@@ -10,7 +10,7 @@ use sterna_net::TransportKind;
 use sterna_server::Policy;
 use sterna_server::config::Config;
 
-use crate::fixture::Broker;
+use crate::fixture::{Broker, Lines};
 use crate::h3_client::Client as H3Client;
 use crate::identity::table::{SHOWN, TRANSPORTS};
 use crate::identity::world::{
@@ -254,4 +254,137 @@ fn responses_by_a_token_of_the_file_stay_as_long_as_its_user() {
         std::fs::write(directory.path().join(file), "").expect("a file");
     }
     reload_and_look(true);
+}
+
+/// What the log has at `warn` about the ends of clients of three doors after a reload, and what an MQTT client is told.
+fn ended(
+    config: &Config,
+    certificate: Option<&[u8]>,
+    shown: Shown,
+    change: impl FnOnce(&mut Config),
+) -> (String, String) {
+    let mut heard = String::new();
+    let lines = Lines::of(tracing::Level::WARN, |_| {
+        let mut broker = Broker::with(config, 1);
+        let mut clients = Vec::new();
+        for (door, name) in [(Door::Mqtt5, "m"), (Door::Amqp(Quiet::NoLayer), "a")] {
+            let transport = TransportKind::Tls;
+            if takes(door, shown) {
+                let entered = enter(&mut broker, door, transport, certificate, shown, name);
+                clients.push(entered.expect("it enters"));
+            }
+        }
+        let certificates = certificate.into_iter().map(Into::into).collect();
+        let http = broker.open_speaking(b"http/1.1", 0, TransportKind::Tls, certificates);
+        let credentials = match shown {
+            Shown::Password("ann", _) => "authorization: Basic YW5uOmFubi1wYXNz\r\n",
+            Shown::Token("ann-token") => "authorization: Bearer ann-token\r\n",
+            _ => "",
+        };
+        let request = format!(
+            "GET /v1/topics/free/x HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n{credentials}\r\n"
+        );
+        broker.send(http, request.as_bytes());
+        broker.await_verdicts();
+        let answer = String::from_utf8_lossy(&broker.take(http)).into_owned();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let mut config = config.clone();
+        change(&mut config);
+        reload(&mut broker, &config);
+        for client in &clients {
+            assert!(is_closed(&broker, client));
+            match client {
+                Entered::Mqtt(peer, _) => {
+                    heard.push_str(&String::from_utf8_lossy(&broker.take(*peer)));
+                }
+                Entered::Amqp(client) => {
+                    heard.push_str(&String::from_utf8_lossy(&broker.take(client.peer)));
+                }
+                Entered::Http(..) | Entered::Http1(..) => {}
+            }
+        }
+    });
+    (heard, lines)
+}
+
+/// The operator and the client learn which certificate, user or setting it is.
+#[test]
+fn each_end_of_trust_has_its_true_cause() {
+    let authority = authority("an authority");
+    let (directory, mut config) = guarded(|_| {});
+    let (ca, list) = (directory.path().join("ca"), directory.path().join("list"));
+    write(&ca, &[&authority.pem()]);
+    write(&list, &[&revoke(&authority, &[77])]);
+    let without = config.clone();
+    config.tls.client_ca = Some(ca.clone());
+    config.tls.client_revocation_lists = vec![list.clone()];
+    config.tls.certificate_as_username = true;
+    let device = leaf(&authority, "ann", 0x0abc);
+    let check = |(heard, lines): (String, String), words: &str, all: usize| {
+        let told = heard.matches(words).count();
+        assert_eq!(told, all - 1, "{words}: {heard}");
+        let lines: Vec<_> = lines
+            .lines()
+            .filter(|line| line.contains("peer="))
+            .collect();
+        assert_eq!(lines.len(), all, "{words}: {lines:#?}");
+        for line in lines {
+            assert!(line.contains(words), "{words}: {line}");
+        }
+    };
+    let certified = |change: &dyn Fn(&mut Config)| {
+        ended(&config, Some(&device), Shown::Nothing, |config| {
+            change(config);
+        })
+    };
+    check(
+        certified(&|_| write(&list, &[&revoke(&authority, &[0x0abc])])),
+        "the client's certificate is revoked: common name 'ann', serial 0ABC",
+        3,
+    );
+    write(&list, &[&revoke(&authority, &[77])]);
+    let other = self::authority("another");
+    check(
+        certified(&|_| write(&ca, &[&other.pem()])),
+        "no authority of tls.client_ca vouches for the client's certificate: common name 'ann', serial 0ABC",
+        3,
+    );
+    let password = Shown::Password("ann", "ann-pass");
+    let (passwords, tokens) = (
+        directory.path().join("passwords"),
+        directory.path().join("tokens"),
+    );
+    let text = std::fs::read_to_string(&passwords).expect("a file");
+    let kept = std::fs::read_to_string(&tokens).expect("a file");
+    check(
+        ended(&without, None, password, |_| {
+            std::fs::write(&passwords, "# no users\n").expect("written");
+            std::fs::write(&tokens, "# no tokens\n").expect("written");
+        }),
+        "the user is not in authentication.password_file any more",
+        3,
+    );
+    std::fs::write(&passwords, text).expect("written");
+    std::fs::write(&tokens, kept).expect("written");
+    check(
+        ended(&without, None, Shown::Token("ann-token"), |_| {
+            std::fs::write(&tokens, "# no tokens\n").expect("written");
+        }),
+        "the token is not in authentication.token_file any more",
+        1,
+    );
+    let open = Config {
+        listeners: vec![sterna_server::config::Listener {
+            anonymous: Some(true),
+            ..without.listeners[0].clone()
+        }],
+        ..without
+    };
+    check(
+        ended(&open, None, Shown::Nothing, |config| {
+            config.listeners[0].anonymous = Some(false);
+        }),
+        "the listener admits no clients without credentials any more",
+        3,
+    );
 }

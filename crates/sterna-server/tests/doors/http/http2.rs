@@ -1,5 +1,9 @@
 //! HTTP/2, as it is carried.
 
+use sterna_net::TransportKind;
+use tracing::Level;
+
+use crate::fixture::Lines;
 use crate::h2_client::Client;
 use crate::http::http1::{broker, broker_with};
 
@@ -76,4 +80,38 @@ fn a_connection_that_nobody_uses_is_closed() {
     client.turn(&mut broker, &mut []);
     assert!(broker.is_closed(client.peer));
     assert_eq!(client.ended, Some(Ok(())), "GOAWAY comes before the end");
+}
+
+/// Requests that are given up in the packet that they come with count as all others do. The library has a limit of its own
+/// for them, which is the setting's.
+#[test]
+fn requests_given_up_at_once_are_held_to_the_setting() {
+    const REQUEST: &[u8] = b"\0\0\x0e\x01\x05\0\0\0\0\x82\x86\x84\x41\x09localhost";
+    let burst = |requests: u32| {
+        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+        for number in 0..requests {
+            let stream = (2 * number + 1).to_be_bytes();
+            let mut headers = REQUEST.to_vec();
+            headers[5..9].copy_from_slice(&stream);
+            bytes.extend_from_slice(&headers);
+            bytes.extend_from_slice(b"\0\0\x04\x03\0");
+            bytes.extend_from_slice(&stream);
+            bytes.extend_from_slice(&8_u32.to_be_bytes());
+        }
+        bytes
+    };
+    for (requests, ends) in [(100, false), (200, true), (2_000, true)] {
+        let text = Lines::of(Level::WARN, |_| {
+            let mut broker = broker_with(|config| config.http.maximum_resets = 128);
+            let peer = broker.open_speaking(b"h2", 0, TransportKind::Tls, Vec::new());
+            broker.send(peer, &burst(requests));
+            assert_eq!(broker.is_closed(peer), ends, "{requests}");
+        });
+        let ours: Vec<&str> = text.lines().filter(|line| line.contains("peer=")).collect();
+        assert_eq!(ours.len(), usize::from(ends), "{requests}: {text}");
+        for line in ours {
+            assert!(line.contains("HTTP client turned away"), "{line}");
+            assert!(line.contains("http.maximum_resets"), "{line}");
+        }
+    }
 }
