@@ -148,10 +148,10 @@ impl Connected {
         buffer: &mut Vec<u8>,
     ) -> Option<Transmit> {
         if !self.is_challenging {
-            return self.quic.poll_transmit(shared.now, most, buffer);
+            return self.build(shared, most, buffer);
         }
         let built = Built::of(&self.quic);
-        let transmit = self.quic.poll_transmit(shared.now, most, buffer)?;
+        let transmit = self.build(shared, most, buffer)?;
         if transmit.destination == self.quic.remote_address() {
             self.is_challenging = Built::of(&self.quic) != built;
             if let Some(moving) = self.moving.take_if(|it| it.is_proved(&self.quic, built)) {

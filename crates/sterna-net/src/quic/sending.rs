@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use quinn_proto::{Dir, Side, StreamId, VarInt};
+use quinn_proto::{Dir, Side, StreamId, Transmit, VarInt};
 use sterna_quic::Meter;
 
 use super::config::code;
 use super::connection::{Closing, Connected, Patience, Shared, Stage};
 use super::event::EventKind;
 use super::outgoing::{Pool, StreamQueues};
+use super::tls;
 use crate::CloseReason;
 
 /// Times the linger time that a connection may take to close, however it goes on.
@@ -20,6 +21,25 @@ const MAX_LOOKED_AT: u64 = 65_536;
 const MAX_WAITING_OPENS: u64 = 64;
 
 impl Connected {
+    /// Builds the next datagrams, and has the client answer the first one with new keys.
+    ///
+    /// That packet may be an acknowledgement, which a silent client leaves without an answer. Some libraries (quinn-proto
+    /// 0.11.19) let the client change keys again all the same, which RFC 9001, section 6.1, forbids. A server that has
+    /// seen no packet of the phase between takes the next one for one of the phase before. The connection is deaf from
+    /// then on. The PING brings a packet of this phase.
+    pub(super) fn build(
+        &mut self,
+        shared: &Shared,
+        most: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        let transmit = self.quic.poll_transmit(shared.now, most, buffer);
+        if tls::has_changed_keys() {
+            self.quic.ping();
+        }
+        transmit
+    }
+
     /// Whether the handler may send on the stream: the client opened it, or we may.
     fn may_send(&self, stream: StreamId) -> bool {
         let dir = stream.dir() as usize;

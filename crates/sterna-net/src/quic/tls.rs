@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::io::Cursor;
 use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::BytesMut;
@@ -390,6 +391,7 @@ impl Session for ServerSession {
         let later = Arc::new(LaterKeys {
             secrets,
             keys: OnceLock::new(),
+            is_used: AtomicBool::new(false),
         });
         self.later = Some(later.clone());
         Some(KeyPair {
@@ -428,6 +430,8 @@ thread_local! {
     static REFUSED: Cell<Option<Refusal>> = const { Cell::new(None) };
     /// Whether a Handshake packet was read.
     static HANDSHAKE_READ: Cell<bool> = const { Cell::new(false) };
+    /// Whether a packet was encrypted with keys that the client has not used yet.
+    static KEYS_CHANGED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The last refusal of a handshake on this thread since the last question. It is for one whose first datagram was
@@ -440,6 +444,11 @@ pub(super) fn last_refusal() -> Option<Refusal> {
 /// read the bytes sent to the client's address (RFC 9000, section 8.1).
 pub(super) fn has_read_handshake() -> bool {
     HANDSHAKE_READ.replace(false)
+}
+
+/// Whether this thread has begun a key phase that the client had not begun, since the last question.
+pub(super) fn has_changed_keys() -> bool {
+    KEYS_CHANGED.replace(false)
 }
 
 /// The key of the client's Handshake packets.
@@ -483,6 +492,8 @@ impl PacketKey for HandshakeKey {
 struct LaterKeys {
     secrets: Arc<Mutex<Secrets>>,
     keys: OnceLock<PacketKeySet>,
+    /// Whether a packet was encrypted or decrypted with them.
+    is_used: AtomicBool,
 }
 
 impl LaterKeys {
@@ -493,6 +504,16 @@ impl LaterKeys {
                 .unwrap_or_else(PoisonError::into_inner)
                 .next_packet_keys()
         })
+    }
+
+    /// Takes note of the first use. Returns whether this is it.
+    fn begin(&self) -> bool {
+        // Each packet asks, and only one thread has the connection.
+        let is_first = !self.is_used.load(Ordering::Relaxed);
+        if is_first {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
+        is_first
     }
 }
 
@@ -519,6 +540,9 @@ impl LaterKey {
 impl PacketKey for LaterKey {
     fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
         PacketKey::encrypt(self.key(), packet, buf, header_len);
+        if self.pair.begin() {
+            KEYS_CHANGED.set(true);
+        }
     }
 
     fn decrypt(
@@ -527,7 +551,9 @@ impl PacketKey for LaterKey {
         header: &[u8],
         payload: &mut BytesMut,
     ) -> Result<(), CryptoError> {
-        PacketKey::decrypt(self.key(), packet, header, payload)
+        PacketKey::decrypt(self.key(), packet, header, payload)?;
+        self.pair.begin();
+        Ok(())
     }
 
     fn tag_len(&self) -> usize {

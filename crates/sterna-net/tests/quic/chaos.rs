@@ -307,7 +307,13 @@ fn run(seed: u64) {
         }
     }
     world.server.shutdown(world.now, 0);
+    // Who is told waits for stray packets for three probe timeouts (RFC 9000, section 10.2). These are
+    // a minute and more where a handshake took seconds and gave the only samples of the round trip.
     world.run_for(Duration::from_secs(60));
+    let limit = world.now + Duration::from_secs(600);
+    while let Some(deadline) = world.server.deadline().filter(|at| *at < limit) {
+        world.run_for(deadline.saturating_duration_since(world.now));
+    }
     assert!(
         server.borrow().open.is_empty(),
         "seed {seed}: all were told"

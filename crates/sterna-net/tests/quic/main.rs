@@ -6,6 +6,7 @@ mod chaos;
 mod closing;
 mod early_data;
 mod handshake;
+mod keys;
 mod limits;
 mod migration;
 mod path;

@@ -256,6 +256,16 @@ impl World {
         transport: TransportConfig,
         address: SocketAddr,
     ) -> usize {
+        let tls = QuicClientConfig::try_from(tls).expect("a valid test setup");
+        self.connect_by(Arc::new(tls), transport, address)
+    }
+
+    pub(crate) fn connect_by(
+        &mut self,
+        tls: Arc<dyn quinn_proto::crypto::ClientConfig>,
+        transport: TransportConfig,
+        address: SocketAddr,
+    ) -> usize {
         let n = self.clients.len();
         let mut endpoint_config = EndpointConfig::default();
         let mut seed = [7; 32];
@@ -265,9 +275,7 @@ impl World {
             Box::new(RandomConnectionIdGenerator::new(8))
         });
         let mut endpoint = Endpoint::new(Arc::new(endpoint_config), None, false, None);
-        let mut config = ClientConfig::new(Arc::new(
-            QuicClientConfig::try_from(tls).expect("a valid test setup"),
-        ));
+        let mut config = ClientConfig::new(tls);
         config.transport_config(Arc::new(transport));
         config.token_store(self.tokens.clone());
         let (handle, connection) = endpoint
