@@ -14,8 +14,8 @@ use crate::bans::Ban;
 use crate::config::Protocol;
 use crate::context::{Context, is_outage};
 use crate::identity::{Identity, Refusal, Webhook, WebhookSubject};
-use crate::last_refusal::{Cause, command_that_lifts};
-use crate::metrics::{LoginFailure, Meters};
+use crate::last_refusal::command_that_lifts;
+use crate::metrics::{Cause, LoginFailure, Meters};
 use crate::repeats::{RepeatLimits, left_out};
 use crate::session::own_name;
 
