@@ -14,9 +14,9 @@ use crate::bans::Ban;
 use crate::config::Protocol;
 use crate::context::{Context, Cure, is_outage};
 use crate::identity::{Identity, Refusal, Webhook, WebhookSubject};
-use crate::last_refusal::{Cause, command_that_lifts};
+use crate::last_refusal::command_that_lifts;
 use crate::memory::Memory;
-use crate::metrics::{LoginFailure, Meters};
+use crate::metrics::{Cause, LoginFailure, Meters};
 use crate::repeats::{RepeatLimits, left_out};
 use crate::session::own_name;
 

@@ -8,11 +8,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use std::os::unix::fs::MetadataExt as _;
 
-use x509_parser::time::ASN1Time;
-
 use crate::certificate::{Certificate, CertificateUse};
 use crate::config::Tls;
 use crate::control::Needed;
+use crate::last_refusal::date;
 use crate::reload::{Live, locked};
 
 /// How often the thread looks at most whether something is to be done, and at least: the setting may change.
@@ -176,13 +175,6 @@ impl Watcher {
         };
         self.warned.retain(is_there);
     }
-}
-
-/// A moment in seconds since the Unix epoch, for people.
-pub(crate) fn date(at_s: i64) -> String {
-    let at = ASN1Time::from_timestamp(at_s).ok();
-    let date = at.and_then(|at| at.to_rfc2822().ok());
-    date.unwrap_or_else(|| at_s.to_string())
 }
 
 /// Certificates that end soon, and within how many of some days; of revocation lists, those that are overdue. Many

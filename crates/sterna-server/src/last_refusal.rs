@@ -1,70 +1,17 @@
-//! The words for the log about the last login that a judge has refused. A door hears of its kind alone, and tells that to
-//! the client; the operator is to learn more.
+//! The words for the log about a login that is refused: certificates, names that disagree, and bans.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 
 use sterna_net::ConnectionId;
 use sterna_tls::{CertificateSubject, escaped};
+use x509_parser::time::ASN1Time;
 
 use crate::bans::Ban;
 use crate::context::Context;
-use crate::file_watch::date;
 use crate::identity::{Refusal, is_token};
 
 /// Most characters of a name in such words.
 const NAME_CHARACTERS: usize = 64;
-
-/// The true cause of a refusal.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Cause {
-    /// The cause in words.
-    pub(crate) words: String,
-    /// The command that ends it.
-    pub(crate) freed_by: Option<String>,
-}
-
-/// The last refusal of a shard: the line about it follows at once.
-#[derive(Debug, Default)]
-pub(crate) struct LastRefusal(Mutex<Option<(ConnectionId, Refusal, Cause)>>);
-
-impl LastRefusal {
-    /// Notes the cause of a refusal.
-    pub(crate) fn note(&self, connection: ConnectionId, refusal: Refusal, words: String) {
-        let cause = Cause {
-            words,
-            freed_by: None,
-        };
-        self.keep(Some((connection, refusal, cause)));
-    }
-
-    /// Notes a ban, and the command that ends it.
-    pub(crate) fn note_ban(&self, connection: ConnectionId, words: String, command: String) {
-        let cause = Cause {
-            words,
-            freed_by: Some(command),
-        };
-        self.keep(Some((connection, Refusal::Banned, cause)));
-    }
-
-    /// Forgets it, before another client is judged.
-    pub(crate) fn forget(&self) {
-        self.keep(None);
-    }
-
-    fn keep(&self, last: Option<(ConnectionId, Refusal, Cause)>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = last;
-    }
-
-    /// The cause of this refusal of a client, if it is the last one.
-    pub(crate) fn take(&self, connection: ConnectionId, refusal: Refusal) -> Option<Cause> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |(whose, what, _): &mut (ConnectionId, Refusal, Cause)| {
-            *whose == connection && *what == refusal
-        };
-        last.take_if(is_it).map(|(_, _, cause)| cause)
-    }
-}
 
 /// A name that a client says, in quotes.
 pub(crate) fn quoted(name: &str) -> String {
@@ -146,4 +93,11 @@ pub(crate) fn untimely(chain: &[Box<[u8]>], now_ms: u64) -> String {
     let now = i64::try_from(now_ms / 1000).unwrap_or(i64::MAX);
     let times = subject.beyond(now).unwrap_or_default();
     format!("its times are not those of now: {subject}, {times}")
+}
+
+/// A moment in seconds since the Unix epoch, for people.
+pub(crate) fn date(at_s: i64) -> String {
+    let at = ASN1Time::from_timestamp(at_s).ok();
+    let date = at.and_then(|at| at.to_rfc2822().ok());
+    date.unwrap_or_else(|| at_s.to_string())
 }

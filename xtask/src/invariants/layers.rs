@@ -42,6 +42,7 @@ const LAYERS: &[&str] = &[
     "cluster",
     "transfer",
     "context",
+    "last_refusal",
     "audit",
     "judge",
     "inspect",

@@ -175,8 +175,8 @@ thread_local! {
     static REFUSED: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-/// Whose certificate a verifier of this thread has refused last, since the last question. The library's error does not
-/// say, and it keeps no certificate that it has refused.
+/// The subject of the certificate that a verifier of this thread has refused last, since the last question. The library's
+/// error does not say, and it keeps no certificate that it has refused.
 pub(super) fn last_refused() -> Option<String> {
     REFUSED.take()
 }

@@ -9,7 +9,7 @@ use super::drops::{DropReason, Drops, log_drop};
 use super::histogram::{Histogram, Observed};
 use crate::config::Protocol;
 use crate::identity::Refusal;
-use crate::last_refusal::LastRefusal;
+use crate::metrics::last_refusal::LastRefusal;
 use crate::repeats::Repeats;
 use crate::watch::Watch;
 

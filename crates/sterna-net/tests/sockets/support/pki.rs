@@ -51,6 +51,8 @@ impl Authority {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.serial_number = Some(SerialNumber::from(serial));
         params.distinguished_name.push(DnType::CommonName, name);
+        let organization = "Devices of a plant in the north";
+        (params.distinguished_name).push(DnType::OrganizationName, organization);
         params.not_after = date_time_ymd(year, 1, 1);
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,

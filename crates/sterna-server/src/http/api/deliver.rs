@@ -282,6 +282,8 @@ fn stream(
         } else if let Some(payload) = shared_payload(subscription, &sending) {
             flush(out, subscription, buffer, now_ms);
             subscription.flow.sent(payload.len(), now_ms);
+            // Over TCP the carrier copies it.
+            cx.broker.note_copied(payload.len());
             out.send_shared(subscription.exchange, payload);
             has_room = out.has_room(subscription.exchange);
         }
