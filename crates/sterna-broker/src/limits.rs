@@ -54,8 +54,8 @@ pub struct Limits {
     pub queue_full: QueueFull,
     /// Messages of one session that were sent and not settled.
     pub unacknowledged: usize,
-    /// Bytes that all shards' messages take: queued, sent and not settled, or retained. Large bodies count
-    /// once, small ones in every queue. Each entry of a queue counts, too. Above it, only consumers that
+    /// Bytes that all shards' messages take: queued, sent and not settled, or retained. A body that
+    /// several queues share counts once. Each entry of a queue counts, too. Above it, only consumers that
     /// are connected and have nothing waiting get messages, and kept queues refuse publications.
     pub message_bytes: u64,
     /// Messages waiting in one shared subscription's queue.

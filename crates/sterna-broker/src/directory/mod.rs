@@ -263,6 +263,19 @@ impl Directory {
         self.gauges.iter().map(|gauge| gauge.bytes()).sum()
     }
 
+    /// Of these, bytes of the latest messages of the log, which are at hand for all shards.
+    #[must_use]
+    pub fn latest_bytes(&self) -> u64 {
+        self.appends().bytes() as u64
+    }
+
+    /// Messages whose bodies count once in this sum, however many queues have them. Those of one queue alone are in
+    /// [`Counters::alone_messages`](crate::Counters::alone_messages).
+    #[must_use]
+    pub fn shared_messages(&self) -> u64 {
+        self.gauges.iter().map(|gauge| gauge.messages()).sum()
+    }
+
     /// Says how short the process is of memory. Each shard's broker takes note in
     /// [`Broker::feel_pressure`](crate::Broker::feel_pressure).
     pub fn set_pressure(&self, pressure: Pressure) {
