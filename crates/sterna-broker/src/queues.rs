@@ -256,9 +256,10 @@ impl<P: DoorState> Queues<P> {
 
 impl<P> Queues<P> {
     pub(crate) fn new(shard: u16, store: Box<dyn Store>, directory: Arc<Directory>) -> Self {
-        let (gauge, holds) = (directory.gauge(shard), directory.holds());
+        let (gauge, holds) = (directory.read_gauge(shard), directory.holds());
         let mark = store.next_position();
         let (limits, shards) = (directory.limits().clone(), directory.shards());
+        let replayed_bytes = limits.replayed_bytes / u64::from(shards.max(1));
         let work = Work::new(limits.steps_per_turn);
         Self {
             shard,
@@ -280,7 +281,7 @@ impl<P> Queues<P> {
             restored_to: 0,
             restored_ms: 0,
             eras: Eras::default(),
-            reads: Reads::new(gauge),
+            reads: Reads::new(gauge, replayed_bytes),
             sessions: Sessions::new(directory),
             nodes: Nodes::new(),
             groups: FxHashMap::default(),
@@ -667,7 +668,7 @@ impl<P> Queues<P> {
         session.forget_rehomed(entry.tag);
         self.counters.unstored(entry.held());
         self.ledger_has_room(slot, entry.body_bytes());
-        if self.pressure >= Pressure::Settle {
+        if self.settles_first() {
             self.list_if_hungry(slot);
         }
         Some(entry)

@@ -348,6 +348,57 @@ fn a_body_counts_once_for_all_sessions_that_read_it_in_the_log() {
     }
 }
 
+/// Each reads its own part of the log. Those that settle nothing leave the others something.
+#[test]
+fn what_all_sessions_have_of_the_log_is_bounded() {
+    const SESSIONS: usize = 30;
+    const IDLE: usize = 10;
+    const MESSAGES: usize = 100;
+    const BODY_BYTES: usize = 1_000;
+    const MOST_BYTES: usize = 100_000;
+    let limits = Limits {
+        replayed_bytes: MOST_BYTES as u64,
+        ..Limits::default()
+    };
+    let store = MemoryStore::new();
+    let mut cluster = restored(&store, limits.clone());
+    for number in 0..SESSIONS {
+        let client = come_back(&mut cluster, number);
+        cluster.subscribe(client, &number.to_string(), qos(Qos::AtLeastOnce));
+        cluster.close(client, Close::LOST);
+    }
+    for _ in 0..MESSAGES {
+        for number in 0..SESSIONS {
+            let (topic, body) = (number.to_string(), "x".repeat(BODY_BYTES));
+            cluster.publish(0, &topic, &body, Qos::AtLeastOnce);
+        }
+    }
+    cluster.broker(0).flush_store();
+    let mut cluster = restored(&store, limits);
+    let clients: Vec<Client> = (0..SESSIONS)
+        .map(|number| come_back(&mut cluster, number))
+        .collect();
+    let mut came = [0; SESSIONS];
+    let mut left = true;
+    while std::mem::take(&mut left) {
+        for (number, client) in clients.iter().enumerate() {
+            let sent = cluster.take(*client);
+            came[number] += sent.len();
+            left |= !sent.is_empty();
+            let _ = cluster.broker(0).counters();
+            let held = cluster.directory.message_bytes() as usize;
+            let parts = SESSIONS * 2 * (MOST_BYTES / SESSIONS);
+            assert!(held <= 2 * MOST_BYTES + parts, "{held} bytes");
+            for delivery in sent.into_iter().filter(|_| number >= IDLE) {
+                cluster.settle(*client, delivery.tag, Outcome::Accepted);
+            }
+        }
+        begin_turn(&mut cluster, 0);
+    }
+    assert!(came[..IDLE].iter().all(|&came| came > 0), "{came:?}");
+    assert_eq!(came[IDLE..], [MESSAGES; SESSIONS - IDLE]);
+}
+
 #[test]
 fn where_memory_is_short_a_reader_of_the_log_settles_before_it_gets_more() {
     const AHEAD: usize = 20;

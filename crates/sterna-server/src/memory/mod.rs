@@ -18,7 +18,7 @@ mod watch;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use sterna_broker::{Counters, Directory, Principals, RETAINED_MESSAGE_BYTES};
+use sterna_broker::{Counters, Directory, Limits, Principals, RETAINED_MESSAGE_BYTES};
 use sterna_net::{ShardCounters, TransportKind};
 use sterna_store::UsageReader;
 
@@ -48,6 +48,13 @@ pub(crate) fn subscriptions(broker: &Broker, ceiling_bytes: Option<u64>) -> u64 
     let percent = u64::from(broker.memory_subscriptions_percent);
     let of_ceiling = ceiling_bytes.map(|bytes| bytes / 100 * percent / SUBSCRIPTION_BYTES);
     within(broker.maximum_subscriptions, of_ceiling)
+}
+
+/// Bytes that messages may take which were read in the log, by the settings: a part of the ceiling.
+pub(crate) fn replayed_bytes(broker: &Broker, ceiling_bytes: Option<u64>) -> u64 {
+    let percent = u64::from(broker.memory_replay_percent);
+    let of_ceiling = ceiling_bytes.map(|bytes| bytes / 100 * percent);
+    of_ceiling.unwrap_or_else(|| Limits::default().replayed_bytes)
 }
 
 /// A limit, and at most a part of the ceiling where there is one.
