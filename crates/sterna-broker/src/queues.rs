@@ -135,7 +135,7 @@ pub(crate) struct Queues<P> {
     pub(crate) restored_ms: u64,
     /// Times for which the clock of earlier processes was behind.
     pub(crate) eras: Eras,
-    /// What was read in the log for sessions and queues, and is still here.
+    /// Messages that were read in the log for sessions and queues, and are still here.
     pub(crate) reads: Reads,
     /// For each other shard, the position before which nothing of it is under way.
     pub(crate) marks: Box<[u64]>,

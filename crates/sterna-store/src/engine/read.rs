@@ -41,7 +41,7 @@ pub struct StoredMessage {
     pub position: u64,
     /// Its topic.
     pub topic: Box<str>,
-    /// Its content. Who keeps it keeps nothing of others of the answer.
+    /// Its content, in memory of its own: a reader that keeps it keeps nothing of the others.
     pub content: Bytes,
 }
 

@@ -159,7 +159,7 @@ fn each_publication_that_shares_a_frame_has_its_token() {
     assert_eq!(tokens[0], tokens[3], "the test is of a shared frame");
 }
 
-/// Who keeps one message of an answer keeps nothing of the others.
+/// A reader that keeps one message of an answer keeps nothing of the others.
 #[test]
 fn messages_that_are_read_together_share_no_memory() {
     let folder = tempfile::tempdir().unwrap();
