@@ -49,7 +49,8 @@ impl<P: DoorState> Queues<P> {
             stored_messages: sums.stored_messages,
             stored_bytes: sums.stored_bytes,
             logged_messages: sums.logged_messages,
-            small_bytes: sums.small_bytes,
+            alone_messages: sums.alone_messages,
+            alone_bytes: sums.alone_bytes,
             subscriptions: sums.subscriptions,
             sessions_connected: sums.sessions_connected,
             ..self.counters
@@ -63,8 +64,7 @@ impl<P: DoorState> Queues<P> {
     }
 
     fn sum_up(&self, sums: &mut Counters, list: List) {
-        self.nodes
-            .each(list, |entry| sums.stored(entry.body_bytes()));
+        self.nodes.each(list, |entry| sums.stored(entry.held()));
     }
 
     fn check_session(&self, slot: u32, session: &BrokerSession<P>) {

@@ -1,6 +1,6 @@
 //! The broker's counters, for `$SYS` and metrics.
 
-use crate::message::CHARGED_BYTES;
+use crate::message::Message;
 use crate::nodes::NIL;
 use crate::tail::WAITING_BYTES;
 
@@ -81,8 +81,28 @@ pub struct Counters {
     pub logged_messages: u64,
     /// Bytes of their bodies; a body shared by several queues counts in each.
     pub stored_bytes: u64,
-    /// Of them, those of bodies that are too small to be counted once for all queues.
-    pub(crate) small_bytes: u64,
+    /// Of these messages, those whose bodies are not counted once for all queues.
+    pub alone_messages: u64,
+    /// Bytes of their bodies.
+    pub(crate) alone_bytes: u64,
+}
+
+/// A body that a queue holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    bytes: u64,
+    /// Whether it counts in this queue, and not once for all.
+    is_alone: bool,
+}
+
+impl Held {
+    /// That of an entry; `None` where it has been handed over.
+    pub(crate) fn of(message: Option<&Message>) -> Self {
+        Self {
+            bytes: message.map_or(0, |message| message.body_bytes() as u64),
+            is_alone: message.is_some_and(|message| !message.is_charged()),
+        }
+    }
 }
 
 impl Counters {
@@ -99,41 +119,39 @@ impl Counters {
     }
 
     /// A queue takes a message.
-    pub(crate) fn stored(&mut self, body_bytes: u64) {
+    pub(crate) const fn stored(&mut self, held: Held) {
         self.stored_messages += 1;
-        self.stored_bytes += body_bytes;
-        self.small_bytes += small(body_bytes);
+        self.stored_bytes += held.bytes;
+        if held.is_alone {
+            self.alone_messages += 1;
+            self.alone_bytes += held.bytes;
+        }
     }
 
     /// A queue lets go of a message, whose body may be gone already.
-    pub(crate) fn unstored(&mut self, body_bytes: u64) {
+    pub(crate) fn unstored(&mut self, held: Held) {
         self.stored_messages -= 1;
-        self.handed_over(body_bytes);
+        self.handed_over(held);
     }
 
     /// A queue lets go of a body.
-    pub(crate) fn handed_over(&mut self, body_bytes: u64) {
-        self.stored_bytes -= body_bytes;
-        self.small_bytes -= small(body_bytes);
+    pub(crate) fn handed_over(&mut self, held: Held) {
+        self.stored_bytes -= held.bytes;
+        if held.is_alone {
+            self.alone_messages -= 1;
+            self.alone_bytes -= held.bytes;
+        }
         debug_assert!(
-            self.small_bytes <= self.stored_bytes,
-            "small bodies are among all"
+            self.alone_bytes <= self.stored_bytes,
+            "bodies of one queue are among all"
         );
     }
 
     /// The bytes that all queues hold, except for the bodies that are counted once.
     pub(crate) const fn entry_bytes(&self) -> u64 {
-        self.small_bytes + self.stored_messages * ENTRY_BYTES + self.logged_messages * WAITING_BYTES
+        self.alone_bytes + self.stored_messages * ENTRY_BYTES + self.logged_messages * WAITING_BYTES
     }
 }
 
 /// The cost of a message in a queue beside its body.
 pub(crate) const ENTRY_BYTES: u64 = 64;
-
-const fn small(body_bytes: u64) -> u64 {
-    if body_bytes < CHARGED_BYTES as u64 {
-        body_bytes
-    } else {
-        0
-    }
-}

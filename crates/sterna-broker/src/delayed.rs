@@ -106,7 +106,7 @@ impl<P> Queues<P> {
         if entry.may_wait_in_log() {
             self.counters.logged_messages += 1;
         } else {
-            self.counters.stored(entry.body_bytes());
+            self.counters.stored(entry.held());
         }
         let delayed = group.delayed.get_or_insert_default();
         delayed.hold(&mut self.nodes, due_ms, entry);
@@ -127,7 +127,7 @@ impl<P> Queues<P> {
                 Some(Due::Entry(entry)) => {
                     let message = entry.message.as_ref();
                     let expires_at_ms = message.and_then(|message| message.expires_at_ms());
-                    self.counters.unstored(entry.body_bytes());
+                    self.counters.unstored(entry.held());
                     self.wait_in_group(id, *entry);
                     expires_at_ms.unwrap_or(NEVER_MS)
                 }

@@ -121,6 +121,7 @@ mod peers;
 mod pressure;
 mod queue_rules;
 mod queues;
+mod reads;
 mod records;
 mod rights;
 mod route;

@@ -54,8 +54,8 @@ pub struct Limits {
     pub queue_full: QueueFull,
     /// Messages of one session that were sent and not settled.
     pub unacknowledged: usize,
-    /// Bytes that all shards' messages take: queued, sent and not settled, or retained. Large bodies count
-    /// once, small ones in every queue. Each entry of a queue counts, too. Above it, only consumers that
+    /// Bytes that all shards' messages take: queued, sent and not settled, or retained. A body that
+    /// several queues share counts once. Each entry of a queue counts, too. Above it, only consumers that
     /// are connected and have nothing waiting get messages, and kept queues refuse publications.
     pub message_bytes: u64,
     /// Messages waiting in one shared subscription's queue.
@@ -113,6 +113,9 @@ pub struct Limits {
     pub read_ahead_messages: usize,
     /// The same in bytes of their bodies; one message may have more.
     pub read_ahead_bytes: usize,
+    /// Bytes of the bodies of all messages that were read in the log and that sessions and queues still have. Above it a session
+    /// gets a small part of the log at a time, and more as it settles what it has.
+    pub replayed_bytes: u64,
     /// Time between two writings of what readers of the log have settled, in milliseconds. After a crash,
     /// consumers may get again at QoS 1 what they have settled since the last.
     pub cursor_interval_ms: u64,
@@ -167,6 +170,7 @@ impl Default for Limits {
             route_backlog: 1_024,
             read_ahead_messages: 256,
             read_ahead_bytes: 1 << 20,
+            replayed_bytes: 256 << 20,
             cursor_interval_ms: 200,
             survey_interval_ms: 10_000,
         }

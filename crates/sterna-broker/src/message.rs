@@ -70,21 +70,28 @@ pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Bodies of at least this many bytes are counted once, however many queues share them. Smaller ones are
-/// counted in every queue, which is cheaper and never too little.
-pub(crate) const CHARGED_BYTES: usize = 1_024;
+/// Bodies of at least this many bytes are counted once, also where one queue alone is to have them. Smaller ones of one
+/// queue are counted there, which is cheaper.
+const CHARGED_BYTES: usize = 1_024;
 
 /// Adds up what a shard's messages hold, so that a limit on all shards' sum can be kept. One per
 /// shard: the cache line stays with its core.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge {
     bodies: AtomicU64,
+    /// Messages with these bodies.
+    messages: AtomicU64,
     entries: AtomicU64,
 }
 
 impl Gauge {
     pub(crate) fn bytes(&self) -> u64 {
         self.bodies.load(Ordering::Relaxed) + self.entries.load(Ordering::Relaxed)
+    }
+
+    /// The number of the messages that are counted once.
+    pub(crate) fn messages(&self) -> u64 {
+        self.messages.load(Ordering::Relaxed)
     }
 
     /// Sets what the shard's queues hold beside the bodies that are counted once.
@@ -404,15 +411,29 @@ impl Message {
         }
     }
 
-    /// Starts counting the body in a gauge, until the message is dropped; small ones are not.
+    /// Starts counting the body in a gauge, until the message is dropped. It counts once then, however many queues
+    /// share it.
     pub(crate) fn charge(&mut self, gauge: &Arc<Gauge>) {
-        if self.body.len() < CHARGED_BYTES || self.gauge.is_some() {
+        if self.gauge.is_some() {
             return;
         }
         gauge
             .bodies
             .fetch_add(self.body.len() as u64, Ordering::Relaxed);
+        gauge.messages.fetch_add(1, Ordering::Relaxed);
         self.gauge = Some(Arc::clone(gauge));
+    }
+
+    /// The same of a message for one queue, unless it is small: it counts there then.
+    pub(crate) fn charge_large(&mut self, gauge: &Arc<Gauge>) {
+        if self.body.len() >= CHARGED_BYTES {
+            self.charge(gauge);
+        }
+    }
+
+    /// Whether the body counts once. If not, it counts in each queue.
+    pub(crate) const fn is_charged(&self) -> bool {
+        self.gauge.is_some()
     }
 
     /// The topic name as text.
@@ -541,6 +562,7 @@ impl Drop for Message {
             gauge
                 .bodies
                 .fetch_sub(self.body.len() as u64, Ordering::Relaxed);
+            gauge.messages.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

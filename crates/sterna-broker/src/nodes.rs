@@ -8,6 +8,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use crate::attempts::Failures;
+use crate::counters::Held;
 use crate::message::{Message, Qos};
 use crate::route::Context;
 
@@ -105,6 +106,11 @@ impl Entry {
     pub(crate) fn may_wait_in_log(&self) -> bool {
         let message = self.message.as_ref();
         self.position != 0 && message.is_some_and(|message| !message.is_changed())
+    }
+
+    /// Its body in the sums.
+    pub(crate) fn held(&self) -> Held {
+        Held::of(self.message.as_deref())
     }
 
     pub(crate) fn body_bytes(&self) -> u64 {

@@ -59,14 +59,27 @@ impl<P> Queues<P> {
     /// Messages that a session reads ahead in the log, in number and bytes.
     pub(crate) fn read_ahead(&self) -> (usize, usize) {
         let limits = &self.limits;
-        if self.pressure >= Pressure::Settle {
+        if self.settles_first() {
             let messages = limits.read_ahead_messages.min(PRESSED_MESSAGES);
-            (
-                messages,
-                limits.read_ahead_bytes.min(PRESSED_BYTES as usize),
-            )
+            let bytes = self.part_bytes() as usize;
+            (messages, limits.read_ahead_bytes.min(bytes))
         } else {
             (limits.read_ahead_messages, limits.read_ahead_bytes)
+        }
+    }
+
+    /// Whether sessions that read the log settle what they have before they get more: memory is short, or they have much
+    /// of it together.
+    pub(crate) fn settles_first(&self) -> bool {
+        self.pressure >= Pressure::Settle || self.reads.is_tight()
+    }
+
+    /// Bytes that such a session may have.
+    pub(crate) fn part_bytes(&self) -> u64 {
+        if self.reads.is_tight() {
+            self.reads.part_bytes(self.counters.sessions_connected)
+        } else {
+            PRESSED_BYTES
         }
     }
 }

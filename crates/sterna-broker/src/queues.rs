@@ -18,10 +18,11 @@ use crate::holding::{CrowdedReader, Holding, Holds};
 use crate::ledger::{Owed, delivery, group_position, hint};
 use crate::limits::Limits;
 use crate::losses::{LossReason, LossWatcher};
-use crate::message::{Gauge, Message, Origin, Qos};
+use crate::message::{Message, Origin, Qos};
 use crate::nodes::{Entry, List, NIL, Nodes, Phase};
 use crate::pressure::Pressure;
 use crate::queue_rules::DeathCause;
+use crate::reads::Reads;
 use crate::records::{self, Kind, OwnedRecord};
 use crate::rights::QUEUE_TOPICS;
 use crate::route::{Context, Target};
@@ -134,8 +135,8 @@ pub(crate) struct Queues<P> {
     pub(crate) restored_ms: u64,
     /// Times for which the clock of earlier processes was behind.
     pub(crate) eras: Eras,
-    /// Counts the bodies of what comes from the log.
-    pub(crate) gauge: Arc<Gauge>,
+    /// Messages that were read in the log for sessions and queues, and are still here.
+    pub(crate) reads: Reads,
     /// For each other shard, the position before which nothing of it is under way.
     pub(crate) marks: Box<[u64]>,
     pub(crate) is_durable: bool,
@@ -255,9 +256,10 @@ impl<P: DoorState> Queues<P> {
 
 impl<P> Queues<P> {
     pub(crate) fn new(shard: u16, store: Box<dyn Store>, directory: Arc<Directory>) -> Self {
-        let (gauge, holds) = (directory.gauge(shard), directory.holds());
+        let (gauge, holds) = (directory.read_gauge(shard), directory.holds());
         let mark = store.next_position();
         let (limits, shards) = (directory.limits().clone(), directory.shards());
+        let replayed_bytes = limits.replayed_bytes / u64::from(shards.max(1));
         let work = Work::new(limits.steps_per_turn);
         Self {
             shard,
@@ -279,7 +281,7 @@ impl<P> Queues<P> {
             restored_to: 0,
             restored_ms: 0,
             eras: Eras::default(),
-            gauge,
+            reads: Reads::new(gauge, replayed_bytes),
             sessions: Sessions::new(directory),
             nodes: Nodes::new(),
             groups: FxHashMap::default(),
@@ -404,7 +406,7 @@ impl<P> Queues<P> {
         }
         let session = &mut self.sessions[slot];
         session.account.waits(&entry);
-        self.counters.stored(entry.body_bytes());
+        self.counters.stored(entry.held());
         let node = self.nodes.push_back(&mut session.pending, slot, entry);
         if session.is_connected() {
             // It is listed already where it has more messages.
@@ -532,7 +534,7 @@ impl<P> Queues<P> {
             return delivery;
         }
         session.account.left(entry);
-        self.counters.unstored(entry.body_bytes());
+        self.counters.unstored(entry.held());
         // Most messages come by here: what the delivery needs is taken out of the entry, which is not moved.
         let (message, context) = (entry.message.take(), entry.context.take());
         let (qos, retain, failures) = (entry.qos, entry.retain, entry.failures);
@@ -646,7 +648,7 @@ impl<P> Queues<P> {
         let session = &mut self.sessions[slot];
         let entry = self.nodes.remove(&mut session.pending, node)?;
         session.account.left(&entry);
-        self.counters.unstored(entry.body_bytes());
+        self.counters.unstored(entry.held());
         if entry.is_claimed {
             // Somebody else may get it.
             let session = &self.sessions[slot];
@@ -664,9 +666,9 @@ impl<P> Queues<P> {
         let session = &mut self.sessions[slot];
         let entry = self.nodes.remove(&mut session.ledger, node)?;
         session.forget_rehomed(entry.tag);
-        self.counters.unstored(entry.body_bytes());
+        self.counters.unstored(entry.held());
         self.ledger_has_room(slot, entry.body_bytes());
-        if self.pressure >= Pressure::Settle {
+        if self.settles_first() {
             self.list_if_hungry(slot);
         }
         Some(entry)
@@ -816,7 +818,7 @@ impl<P> Queues<P> {
     pub(crate) fn drain(&mut self, mut list: List) -> Vec<Entry> {
         let mut entries = Vec::with_capacity(list.len());
         while let Some(entry) = self.nodes.pop_front(&mut list) {
-            self.counters.unstored(entry.body_bytes());
+            self.counters.unstored(entry.held());
             entries.push(entry);
         }
         entries
@@ -824,7 +826,7 @@ impl<P> Queues<P> {
 
     /// Appends an entry that has its tag to a list, with its share of the sums.
     pub(crate) fn restore(&mut self, list: &mut List, owner: u32, entry: Entry) -> u32 {
-        self.counters.stored(entry.body_bytes());
+        self.counters.stored(entry.held());
         self.nodes.push_back(list, owner, entry)
     }
 }

@@ -137,7 +137,7 @@ impl<P> Queues<P> {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
-        self.counters.stored(entry.body_bytes());
+        self.counters.stored(entry.held());
         let last = group.queue.last();
         let is_last = last == NIL || entry.tag >= self.nodes.tag(last);
         let successor = if is_last {
@@ -168,7 +168,7 @@ impl<P> Queues<P> {
         let group = self.groups.get_mut(&id)?;
         group.leaves(&self.nodes, node);
         let entry = self.nodes.remove(&mut group.queue, node)?;
-        self.counters.unstored(entry.body_bytes());
+        self.counters.unstored(entry.held());
         Some(entry)
     }
 

@@ -50,7 +50,9 @@ impl Pool {
     /// Takes a buffer back.
     pub(crate) fn recycle(&mut self, mut buffer: Vec<u8>) {
         let bytes = buffer.capacity();
-        if bytes == 0 || bytes > CHUNK_BYTES || self.held_bytes + bytes > self.limit_bytes {
+        // One of the size of a head would be too small for the next.
+        let is_fit = (FIRST_CHUNK_BYTES..=CHUNK_BYTES).contains(&bytes);
+        if !is_fit || self.held_bytes + bytes > self.limit_bytes {
             return;
         }
         buffer.clear();
@@ -105,7 +107,7 @@ pub(crate) struct Outbox {
     first_offset: usize,
     /// Bytes that wait.
     len: usize,
-    /// Bytes in chunks that were copied, including the part of the first one that has left.
+    /// Bytes of the buffers of copied chunks, whatever part of them is filled.
     copied: usize,
 }
 
@@ -115,7 +117,7 @@ impl Outbox {
         self.len
     }
 
-    /// Bytes held by copying.
+    /// Bytes of memory held by copying.
     pub(crate) fn copied(&self) -> usize {
         self.copied
     }
@@ -123,15 +125,19 @@ impl Outbox {
     /// Appends a copy.
     pub(crate) fn push(&mut self, bytes: &[u8], pool: &mut Pool) {
         self.len += bytes.len();
-        self.copied += bytes.len();
-        if let Some(Chunk::Copied(last)) = self.chunks.back_mut()
-            && last.len() + bytes.len() <= CHUNK_BYTES
-        {
-            last.extend_from_slice(bytes);
-            return;
-        }
-        let mut buffer = pool.buffer();
+        let mut buffer = match self.chunks.back_mut() {
+            Some(Chunk::Copied(last)) if last.len() + bytes.len() <= CHUNK_BYTES => {
+                let before = last.capacity();
+                last.extend_from_slice(bytes);
+                self.copied += last.capacity() - before;
+                return;
+            }
+            // Mostly the head of a message: another shared payload follows.
+            Some(Chunk::Shared(_)) => Vec::with_capacity(bytes.len()),
+            _ => pool.buffer(),
+        };
         buffer.extend_from_slice(bytes);
+        self.copied += buffer.capacity();
         self.chunks.push_back(Chunk::Copied(buffer));
     }
 
@@ -191,7 +197,7 @@ impl Outbox {
             count -= left;
             self.first_offset = 0;
             if let Some(Chunk::Copied(buffer)) = self.chunks.pop_front() {
-                self.copied -= buffer.len();
+                self.copied -= buffer.capacity();
                 pool.recycle(buffer);
             }
         }
@@ -257,6 +263,30 @@ mod tests {
             prop_assert_eq!(outbox.len(), 0);
             prop_assert_eq!(outbox.copied(), 0);
         }
+    }
+
+    /// The head of a message is short, and its payload is shared.
+    #[test]
+    fn what_lies_between_shared_bytes_takes_little_and_all_that_is_taken_counts() {
+        const HEADS: usize = 100;
+        let mut pool = Pool::new(1 << 20);
+        for _ in 0..HEADS {
+            pool.recycle(Vec::with_capacity(CHUNK_BYTES));
+        }
+        let mut outbox = pool.outbox();
+        for _ in 0..HEADS {
+            outbox.push(&[7; 20], &mut pool);
+            outbox.push_shared(Bytes::from_static(&[8; 4096]));
+        }
+        let taken = outbox.chunks.iter().map(|chunk| match chunk {
+            Chunk::Copied(buffer) => buffer.capacity(),
+            Chunk::Shared(_) => 0,
+        });
+        let taken: usize = taken.sum();
+        assert!(taken <= CHUNK_BYTES + HEADS * 64, "{taken} bytes for heads");
+        assert_eq!(outbox.copied(), taken);
+        outbox.advance(outbox.len(), &mut pool);
+        assert_eq!(outbox.copied(), 0);
     }
 
     #[test]

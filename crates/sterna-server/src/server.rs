@@ -701,6 +701,7 @@ fn broker_limits(config: &Config, ceiling_bytes: Option<u64>) -> Limits {
         survey_interval_ms: config.store.survey_interval_ms,
         read_ahead_messages: config.store.read_ahead_messages as usize,
         read_ahead_bytes: config.store.read_ahead_bytes as usize,
+        replayed_bytes: memory::replayed_bytes(broker, ceiling_bytes),
         ..Limits::default()
     }
 }

@@ -622,7 +622,7 @@ impl<P: DoorState> Broker<P> {
         );
         for mut given in messages {
             if let Some(message) = Arc::get_mut(&mut given.message) {
-                message.charge(&self.gauge);
+                message.charge_large(&self.gauge);
             }
             match id {
                 Some(id) => self.queues.enter_branch(now_ms, id, given, (name, hashing)),

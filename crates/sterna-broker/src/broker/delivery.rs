@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Broker;
 use crate::api::{ConsumerId, Delivery, DoorState, Outcome, SessionKey, Unacknowledged};
+use crate::counters::Held;
 use crate::losses::LossReason;
 use crate::mail::Returned;
 use crate::message::{Message, Qos};
@@ -343,7 +344,7 @@ impl<P: DoorState> Broker<P> {
         let Some(node) = self.find_sent(session, tag) else {
             return false;
         };
-        message.charge(&self.gauge);
+        message.charge_large(&self.gauge);
         message.set_changed();
         let queues = &mut self.queues;
         let Some(known) = queues
@@ -354,9 +355,9 @@ impl<P: DoorState> Broker<P> {
             return false;
         };
         let (before, after) = (known.body_bytes() as u64, message.body_bytes() as u64);
+        queues.counters.unstored(Held::of(Some(known)));
+        queues.counters.stored(Held::of(Some(&message)));
         *known = Arc::new(message);
-        queues.counters.unstored(before);
-        queues.counters.stored(after);
         let account = &mut queues.sessions[session.slot].account;
         account.sent_bytes = account.sent_bytes - before + after;
         true
@@ -386,7 +387,7 @@ impl<P: DoorState> Broker<P> {
         let group = entry.group;
         if let Some(message) = entry.message.take() {
             let body_bytes = message.body_bytes() as u64;
-            self.queues.counters.handed_over(body_bytes);
+            self.queues.counters.handed_over(Held::of(Some(&message)));
             self.queues.ledger_has_room(slot, body_bytes);
         }
         if own_position != 0 {

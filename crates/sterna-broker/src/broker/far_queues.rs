@@ -519,7 +519,7 @@ impl<P: DoorState> Broker<P> {
             let message = match back.changed {
                 Some(mut changed) => {
                     if let Some(changed) = Arc::get_mut(&mut changed) {
-                        changed.charge(&self.gauge);
+                        changed.charge_large(&self.gauge);
                         changed.set_changed();
                     }
                     changed

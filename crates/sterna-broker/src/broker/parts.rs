@@ -98,8 +98,9 @@ impl<P: DoorState> Broker<P> {
                 });
             }
         }
+        let is_shared = matches.targets() > 1;
         let mut message = parts.to_message()?;
-        self.prepare(now_ms, &mut message);
+        self.prepare(now_ms, &mut message, is_shared);
         Ok(self.spread_to(now_ms, answer, message, Routing::PLAIN))
     }
 }

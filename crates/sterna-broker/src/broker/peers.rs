@@ -129,6 +129,8 @@ impl<P: DoorState> Broker<P> {
                 self.spread(now_ms, message, Routing::PLAIN);
             }
             FromPeer::Retain => {
+                let mut message = message;
+                message.charge(&self.gauge);
                 let message = Arc::new(message);
                 (self.directory).retain(&message, RetainedBy::Peer, Admission::Limited);
             }

@@ -360,7 +360,8 @@ impl<P: DoorState> Broker<P> {
             };
             let matches = self.index.matches_at(answer);
             if !(self.keeps_log() && matches.wants_log(&message)) {
-                self.prepare(now_ms, &mut message);
+                let is_shared = matches.targets() > 1;
+                self.prepare(now_ms, &mut message, is_shared);
                 let routing = Routing {
                     is_at_once,
                     ..Routing::PLAIN
@@ -394,9 +395,14 @@ impl<P: DoorState> Broker<P> {
         matches.is_some_and(|matches| matches.wants_log(message))
     }
 
-    /// Counts a message that is to be routed, and gives it its time.
-    pub(super) fn prepare(&mut self, now_ms: u64, message: &mut Message) {
-        message.charge(&self.gauge);
+    /// Counts a message that is to be routed, and gives it its time. `is_shared` says whether it may come into several
+    /// queues.
+    pub(super) fn prepare(&mut self, now_ms: u64, message: &mut Message, is_shared: bool) {
+        if is_shared {
+            message.charge(&self.gauge);
+        } else {
+            message.charge_large(&self.gauge);
+        }
         message.stamp(now_ms);
         self.unsummed += 1;
         if self.unsummed >= SUM_EVERY || message.body_bytes() >= LARGE_BYTES {
@@ -407,7 +413,7 @@ impl<P: DoorState> Broker<P> {
     }
 
     pub(super) fn prepared(&mut self, now_ms: u64, mut message: Message) -> Arc<Message> {
-        self.prepare(now_ms, &mut message);
+        self.prepare(now_ms, &mut message, true);
         Arc::new(message)
     }
 

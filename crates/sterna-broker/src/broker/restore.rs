@@ -505,7 +505,7 @@ impl<P: DoorState> Broker<P> {
                 ..
             } = owned;
             let message = message.map(|mut message| {
-                message.charge(&self.gauge);
+                message.charge_large(&self.gauge);
                 message.date_anew(&self.queues.eras, self.queues.restored_ms);
                 Arc::new(message)
             });
@@ -546,10 +546,12 @@ impl<P: DoorState> Broker<P> {
         session.rare_mut().rehomed.extend(rehomed);
     }
 
-    /// Counts messages of the log among those that are alive, and dates those of an earlier process.
-    pub(super) fn take_in(&self, messages: &mut [(u64, Arc<Message>)]) {
+    /// Counts messages of the log among those that are alive, and dates those of an earlier process. Readers of the same
+    /// message share it.
+    pub(super) fn take_in(&mut self, messages: &mut [(u64, Arc<Message>)]) {
         for (position, message) in messages {
             self.queues.take_in(*position, message);
+            self.queues.reads.share(*position, message);
         }
     }
 
@@ -611,7 +613,7 @@ impl<P> Queues<P> {
     /// Counts a message of the log among those that are alive. One of an earlier process may have to be dated.
     fn take_in(&self, position: u64, message: &mut Arc<Message>) {
         if let Some(message) = Arc::get_mut(message) {
-            message.charge(&self.gauge);
+            message.charge(&self.reads.gauge);
             if position < self.restored_to {
                 message.date_anew(&self.eras, self.restored_ms);
             }

@@ -14,7 +14,7 @@ use crate::limits::QueueFull;
 use crate::losses::LossReason;
 use crate::message::{Message, Origin};
 use crate::nodes::{Entry, NIL};
-use crate::pressure::{PRESSED_BYTES, PRESSED_MESSAGES, Pressure};
+use crate::pressure::PRESSED_MESSAGES;
 use crate::queues::Queues;
 use crate::records::{self, Kind};
 use crate::route::{Place, RouteUpdate, Target};
@@ -67,16 +67,16 @@ impl<P> Queues<P> {
         }
     }
 
-    /// Whether a session may have more of the log: not for each message, but before it has none. Where memory is short it
-    /// settles first what it has. One that takes messages on demand may settle many at once, and has more for that.
+    /// Whether a session may have more of the log: not for each message, but before it has none. Where memory is short, or
+    /// all of them have much, it settles first what it has. One that takes messages on demand may settle many at once, and has more for that.
     pub(crate) fn has_appetite(&self, session: &BrokerSession<P>) -> bool {
         let (most_messages, most_bytes) = if session.is_on_demand {
             let limits = &self.limits;
             (limits.read_ahead_messages, limits.read_ahead_bytes as u64)
         } else {
-            (PRESSED_MESSAGES, PRESSED_BYTES)
+            (PRESSED_MESSAGES, self.part_bytes())
         };
-        let has_enough = self.pressure >= Pressure::Settle
+        let has_enough = self.settles_first()
             && (session.ledger.len() >= most_messages || session.account.sent_bytes >= most_bytes);
         // Few long messages fill what may wait: the next one would be read, and left, again and again.
         let (waiting, waiting_bytes) = self.read_ahead();
@@ -255,6 +255,13 @@ impl<P: DoorState> Broker<P> {
         }
     }
 
+    /// Finds out whether readers of the log have much together.
+    pub(super) fn weigh_reads(&mut self) {
+        if self.queues.reads.weigh() {
+            self.queues.list_hungry();
+        }
+    }
+
     /// Reads on for a session that sleeps and has a consumer with room for more. Wakes it when it has come
     /// to the end of the log.
     pub(super) fn read_on(&mut self, now_ms: u64, slot: u32) {
@@ -267,10 +274,13 @@ impl<P: DoorState> Broker<P> {
         if reader.awake_from.is_some() || !session.is_connected() || !session.is_active() {
             return;
         }
-        if !self.queues.has_appetite(session) {
+        let next = reader.next;
+        self.weigh_reads();
+        if !(self.queues.sessions.get(slot))
+            .is_some_and(|session| self.queues.has_appetite(session))
+        {
             return;
         }
-        let next = reader.next;
         let directory = Arc::clone(&self.directory);
         let appends = directory.appends();
         let end = self.queues.store.next_position();

@@ -25,6 +25,7 @@ impl<P: DoorState> Broker<P> {
         self.replays.begin_turn();
         self.queues.delivered.begin_turn();
         self.index.begin_turn();
+        self.weigh_reads();
         let work = &mut self.queues.work;
         work.renew();
         if !self.has_postponed() {

@@ -72,6 +72,11 @@ impl Appends {
         }
     }
 
+    /// Bytes of the bodies that are here.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Notes an append that may not be kept yet.
     fn note_unkept(&mut self, store: &dyn Store, keeping: Keeping, appended: Appended) {
         if keeping == Keeping::Nothing {

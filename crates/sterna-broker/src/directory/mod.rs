@@ -70,6 +70,8 @@ pub struct Directory {
     /// How often a limit of all principals was met.
     limit_hits: AtomicU32,
     gauges: Box<[Arc<Gauge>]>,
+    /// Of messages that were read in the log.
+    read_gauges: Box<[Arc<Gauge>]>,
     on_way: OnWay,
     holds: Arc<Holds>,
     /// Whether the first shard is to learn of every change of routes, for other nodes.
@@ -164,6 +166,7 @@ impl Directory {
             openings: AtomicU32::new(0),
             limit_hits: AtomicU32::new(0),
             gauges: (0..shards).map(|_| Arc::default()).collect(),
+            read_gauges: (0..shards).map(|_| Arc::default()).collect(),
             on_way: OnWay::new(shards),
             holds: Arc::new(Holds::new(shards)),
             is_clustered: AtomicBool::new(false),
@@ -270,7 +273,20 @@ impl Directory {
     /// Bytes of all message bodies that are alive: queued, sent and not settled, or retained.
     #[must_use]
     pub fn message_bytes(&self) -> u64 {
-        self.gauges.iter().map(|gauge| gauge.bytes()).sum()
+        self.all_gauges().map(|gauge| gauge.bytes()).sum()
+    }
+
+    /// Of these, bytes of the latest messages of the log, which are at hand for all shards.
+    #[must_use]
+    pub fn latest_bytes(&self) -> u64 {
+        self.appends().bytes() as u64
+    }
+
+    /// Messages whose bodies count once in this sum, however many queues have them. Those of one queue alone are in
+    /// [`Counters::alone_messages`](crate::Counters::alone_messages).
+    #[must_use]
+    pub fn shared_messages(&self) -> u64 {
+        self.all_gauges().map(|gauge| gauge.messages()).sum()
     }
 
     /// Says how short the process is of memory. Each shard's broker takes note in
@@ -317,6 +333,15 @@ impl Directory {
 
     pub(crate) const fn hashing(&self) -> KeyedState {
         self.hashing
+    }
+
+    fn all_gauges(&self) -> impl Iterator<Item = &Arc<Gauge>> {
+        self.gauges.iter().chain(&self.read_gauges)
+    }
+
+    /// Counts what a shard has read in the log.
+    pub(crate) fn read_gauge(&self, shard: u16) -> Arc<Gauge> {
+        Arc::clone(&self.read_gauges[usize::from(shard) % self.read_gauges.len()])
     }
 
     pub(crate) fn gauge(&self, shard: u16) -> Arc<Gauge> {

@@ -1,6 +1,6 @@
 //! The copies of messages in one turn: how they are counted, and what waits for another turn.
 
-use sterna_broker::{Close, Limits, NEVER_EXPIRES_S, Outcome, Pressure, Qos, Will};
+use sterna_broker::{Close, Delivery, Limits, NEVER_EXPIRES_S, Outcome, Pressure, Qos, Will};
 use sterna_store::MemoryStore;
 
 use crate::cluster::{Client, Cluster, message, named, qos};
@@ -282,6 +282,121 @@ fn sessions_that_return_together_read_the_log_in_turns() {
     );
     let all: Vec<String> = (0..MESSAGES).map(|number| number.to_string()).collect();
     assert!(came.iter().all(|came| *came == all));
+}
+
+fn restored(store: &MemoryStore, limits: Limits) -> Cluster {
+    let mut cluster = Cluster::with(1, limits, |_| Box::new(store.clone()));
+    let now_ms = cluster.now_ms;
+    cluster.broker(0).restore(now_ms);
+    cluster.broker(0).all_restored(now_ms);
+    cluster.collect(0);
+    cluster.run();
+    cluster
+}
+
+/// Whether they are given the end of the log, which is in memory, or each asks the store.
+#[test]
+fn a_body_counts_once_for_all_sessions_that_read_it_in_the_log() {
+    const SESSIONS: usize = 30;
+    const MESSAGES: usize = 20;
+    for (body_bytes, is_restarted) in [(900, false), (3_000, false), (900, true), (3_000, true)] {
+        let store = MemoryStore::new();
+        let started = || restored(&store, Limits::default());
+        let mut cluster = started();
+        away(&mut cluster, SESSIONS, 0);
+        for _ in 0..MESSAGES {
+            cluster.publish(0, "all", &"x".repeat(body_bytes), Qos::AtLeastOnce);
+        }
+        if is_restarted {
+            cluster.broker(0).flush_store();
+            cluster = started();
+        }
+        let mut came = Vec::new();
+        for number in 0..SESSIONS {
+            let client = come_back(&mut cluster, number);
+            came.push((client, cluster.take(client)));
+        }
+        assert!(came.iter().all(|(_, sent)| sent.len() == MESSAGES));
+        let bodies = |sent: &[Delivery]| -> Vec<*const u8> {
+            let payloads = sent.iter().map(|delivery| delivery.message.payload());
+            payloads.map(<[u8]>::as_ptr).collect()
+        };
+        let first = bodies(&came[0].1);
+        for (_, sent) in &came {
+            assert_eq!(bodies(sent), first, "{body_bytes} {is_restarted}");
+        }
+        let held_bytes = |cluster: &mut Cluster| {
+            let _ = cluster.broker(0).counters();
+            cluster.directory.message_bytes()
+        };
+        // In the log a message has a few bytes more.
+        let each = came[0].1.iter().map(|one| one.message.body_bytes() as u64);
+        let bodies: u64 = each.sum();
+        let entries = (SESSIONS * MESSAGES * 64) as u64;
+        assert_eq!(held_bytes(&mut cluster), bodies + entries);
+        // Each of them is weighed for what it has in its hands.
+        let client = came[0].0;
+        let own = cluster.broker(0).held_bytes(client.key).connected;
+        assert_eq!(own, bodies + (MESSAGES * 64) as u64);
+        for (client, sent) in came {
+            for delivery in sent {
+                cluster.settle(client, delivery.tag, Outcome::Accepted);
+            }
+        }
+        let left = held_bytes(&mut cluster);
+        assert!(left <= bodies, "{left}: the end of the log");
+    }
+}
+
+/// Each reads its own part of the log. Those that settle nothing leave the others something.
+#[test]
+fn what_all_sessions_have_of_the_log_is_bounded() {
+    const SESSIONS: usize = 30;
+    const IDLE: usize = 10;
+    const MESSAGES: usize = 100;
+    const BODY_BYTES: usize = 1_000;
+    const MOST_BYTES: usize = 100_000;
+    let limits = Limits {
+        replayed_bytes: MOST_BYTES as u64,
+        ..Limits::default()
+    };
+    let store = MemoryStore::new();
+    let mut cluster = restored(&store, limits.clone());
+    for number in 0..SESSIONS {
+        let client = come_back(&mut cluster, number);
+        cluster.subscribe(client, &number.to_string(), qos(Qos::AtLeastOnce));
+        cluster.close(client, Close::LOST);
+    }
+    for _ in 0..MESSAGES {
+        for number in 0..SESSIONS {
+            let (topic, body) = (number.to_string(), "x".repeat(BODY_BYTES));
+            cluster.publish(0, &topic, &body, Qos::AtLeastOnce);
+        }
+    }
+    cluster.broker(0).flush_store();
+    let mut cluster = restored(&store, limits);
+    let clients: Vec<Client> = (0..SESSIONS)
+        .map(|number| come_back(&mut cluster, number))
+        .collect();
+    let mut came = [0; SESSIONS];
+    let mut left = true;
+    while std::mem::take(&mut left) {
+        for (number, client) in clients.iter().enumerate() {
+            let sent = cluster.take(*client);
+            came[number] += sent.len();
+            left |= !sent.is_empty();
+            let _ = cluster.broker(0).counters();
+            let held = cluster.directory.message_bytes() as usize;
+            let parts = SESSIONS * 2 * (MOST_BYTES / SESSIONS);
+            assert!(held <= 2 * MOST_BYTES + parts, "{held} bytes");
+            for delivery in sent.into_iter().filter(|_| number >= IDLE) {
+                cluster.settle(*client, delivery.tag, Outcome::Accepted);
+            }
+        }
+        begin_turn(&mut cluster, 0);
+    }
+    assert!(came[..IDLE].iter().all(|&came| came > 0), "{came:?}");
+    assert_eq!(came[IDLE..], [MESSAGES; SESSIONS - IDLE]);
 }
 
 #[test]

@@ -97,6 +97,9 @@ settings! {
         restart memory_wills_percent: u8 = 15, within 1..=100;
         /// The same for subscriptions, besides `maximum_subscriptions`; each counts with 1 KiB.
         restart memory_subscriptions_percent: u8 = 50, within 1..=100;
+        /// The same for messages that were read in the log and that sessions and queues still have. Above it each session
+        /// reads a small part at a time, and more as it settles what it has.
+        restart memory_replay_percent: u8 = 15, within 1..=100;
         /// Users whose memory is counted apart, and addresses of clients without a user: of IPv6 by /48. The others are
         /// counted together. Where memory is short, who holds most gets no more and is ended first.
         restart maximum_principals: u32 = 16_384, within 1..;

@@ -137,6 +137,7 @@ impl Broker {
         for (name, percent) in [
             ("wills", self.memory_wills_percent),
             ("subscriptions", self.memory_subscriptions_percent),
+            ("replay", self.memory_replay_percent),
         ] {
             if !(1..=stages[0]).contains(&percent) {
                 problems.push(format!(

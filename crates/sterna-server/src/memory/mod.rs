@@ -19,7 +19,7 @@ mod watch;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use sterna_broker::{Counters, Directory, Principal, Principals, RETAINED_MESSAGE_BYTES};
+use sterna_broker::{Counters, Directory, Limits, Principal, Principals, RETAINED_MESSAGE_BYTES};
 use sterna_net::{ShardCounters, TransportKind};
 use sterna_store::UsageReader;
 
@@ -49,6 +49,13 @@ pub(crate) fn subscriptions(broker: &Broker, ceiling_bytes: Option<u64>) -> u64 
     let percent = u64::from(broker.memory_subscriptions_percent);
     let of_ceiling = ceiling_bytes.map(|bytes| bytes / 100 * percent / SUBSCRIPTION_BYTES);
     within(broker.maximum_subscriptions, of_ceiling)
+}
+
+/// Bytes that messages may take which were read in the log, by the settings: a part of the ceiling.
+pub(crate) fn replayed_bytes(broker: &Broker, ceiling_bytes: Option<u64>) -> u64 {
+    let percent = u64::from(broker.memory_replay_percent);
+    let of_ceiling = ceiling_bytes.map(|bytes| bytes / 100 * percent);
+    of_ceiling.unwrap_or_else(|| Limits::default().replayed_bytes)
 }
 
 /// A limit, and at most a part of the ceiling where there is one.
@@ -131,7 +138,7 @@ pub(crate) trait Shared: Send + Sync + std::fmt::Debug {
 
 // Costs of things beside their bytes, as measured in a release build under the GNU C library.
 // `tests/memory/` of the crate `sterna` compares the sum with the system's.
-/// A message beside its body.
+/// A message beside its body; several queues may share it.
 const MESSAGE_BYTES: u64 = 160;
 /// A place in a queue or a ledger.
 const ENTRY_BYTES: u64 = 112;
@@ -158,6 +165,8 @@ pub(crate) const fn connection_bytes(transport: Option<TransportKind>) -> u64 {
 struct Share {
     kept_bytes: AtomicU64,
     entries: AtomicU64,
+    /// Those of them that share no message, as far as is known.
+    alone: AtomicU64,
     /// Messages of queues that wait in the log alone.
     logged: AtomicU64,
     /// Bytes that it held at its last look.
@@ -361,7 +370,8 @@ impl Memory {
                 let counted = self.directory.message_bytes();
                 let places =
                     entries() * COUNTED_ENTRY_BYTES + sum(|share| &share.logged) * LOGGED_BYTES;
-                counted.saturating_sub(places) + entries() * MESSAGE_BYTES
+                let messages = sum(|share| &share.alone) + self.directory.shared_messages();
+                counted.saturating_sub(places) + messages * MESSAGE_BYTES
             }
             Kind::Queues => entries() * ENTRY_BYTES + sum(|share| &share.logged) * LOGGED_BYTES,
             Kind::Retained => self.retained_bytes.load(Ordering::Relaxed),
@@ -383,6 +393,7 @@ impl Memory {
         own.kept_bytes.store(kept_bytes, Ordering::Relaxed);
         own.entries
             .store(counters.stored_messages, Ordering::Relaxed);
+        own.alone.store(counters.alone_messages, Ordering::Relaxed);
         own.logged
             .store(counters.logged_messages, Ordering::Relaxed);
         if self.thresholds.is_none() {
@@ -409,17 +420,11 @@ impl Memory {
     /// Reads the parts that change slowly. `resident_bytes` is the process's resident memory, as
     /// the system tells it.
     pub fn refresh(&self, resident_bytes: Option<u64>) {
-        let (retained, retained_body_bytes) = self.directory.retained();
-        // The bodies of small ones are in no other count.
-        let mean_bytes = retained_body_bytes as u64 / (retained as u64).max(1);
-        let bodies_bytes = if mean_bytes < 1024 {
-            retained_body_bytes as u64
-        } else {
-            0
-        };
+        let (retained, _) = self.directory.retained();
         let topic_bytes = self.directory.retained_topic_bytes() as u64;
-        let retained_bytes =
-            (retained * RETAINED_MESSAGE_BYTES) as u64 + topic_bytes + bodies_bytes;
+        // The messages themselves are among those that queues may share.
+        let place_bytes = RETAINED_MESSAGE_BYTES as u64 - MESSAGE_BYTES;
+        let retained_bytes = retained as u64 * place_bytes + topic_bytes;
         self.retained_bytes.store(retained_bytes, Ordering::Relaxed);
         let mut connections_bytes = 0;
         for counters in &self.transports {

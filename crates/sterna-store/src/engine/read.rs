@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::shared::{Damage, Shared};
@@ -41,7 +41,7 @@ pub struct StoredMessage {
     pub position: u64,
     /// Its topic.
     pub topic: Box<str>,
-    /// Its content. A part of a buffer that all messages of an answer share.
+    /// Its content, in memory of its own: a reader that keeps it keeps nothing of the others.
     pub content: Bytes,
 }
 
@@ -175,9 +175,7 @@ struct Gathered<'a> {
     request: &'a Request,
     from: u64,
     to: u64,
-    /// Contents, one after the other.
-    buffer: BytesMut,
-    messages: Vec<(u64, Box<str>, usize)>,
+    messages: Vec<StoredMessage>,
     bytes: usize,
     next: u64,
 }
@@ -200,8 +198,11 @@ impl Gathered<'_> {
             "messages come in order, and are asked for"
         );
         self.bytes = bytes;
-        self.buffer.extend_from_slice(content);
-        self.messages.push((position, topic.into(), content.len()));
+        self.messages.push(StoredMessage {
+            position,
+            topic: topic.into(),
+            content: Bytes::copy_from_slice(content),
+        });
         self.next = position + 1;
         true
     }
@@ -213,17 +214,9 @@ impl Gathered<'_> {
     }
 
     fn finish(self) -> Answer {
-        let mut buffer = self.buffer.freeze();
-        let messages = self.messages.into_iter();
         Answer {
             reader: self.request.reader,
-            messages: messages
-                .map(|(position, topic, length)| StoredMessage {
-                    position,
-                    topic,
-                    content: buffer.split_to(length),
-                })
-                .collect(),
+            messages: self.messages,
             next: self.next,
         }
     }
@@ -297,7 +290,6 @@ impl Reader {
             request,
             from: request.from,
             to,
-            buffer: BytesMut::new(),
             messages: Vec::new(),
             bytes: 0,
             next: request.from,

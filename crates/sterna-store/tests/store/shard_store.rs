@@ -11,7 +11,7 @@ use sterna_broker::{
     SubscribeOptions,
 };
 use sterna_store::disk::{RealDisk, SimulatedDisk};
-use sterna_store::{Engine, Running, Settings, ShardStore};
+use sterna_store::{Engine, Request, Running, Settings, ShardStore};
 
 fn open(folder: &std::path::Path) -> Running {
     let settings = Settings {
@@ -157,4 +157,41 @@ fn each_publication_that_shares_a_frame_has_its_token() {
         tokens.push(routed.token);
     }
     assert_eq!(tokens[0], tokens[3], "the test is of a shared frame");
+}
+
+/// A reader that keeps one message of an answer keeps nothing of the others.
+#[test]
+fn messages_that_are_read_together_share_no_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let running = open(folder.path());
+    let mut handle = running.handle(Box::new(|| {}));
+    let mut store = ShardStore::new(running.handle(Box::new(|| {})), Arc::default());
+    let header = MessageHeader::default();
+    let message = Arc::new(Message::copy("a", b"", &[7; 4_096], header).unwrap());
+    let messages = vec![message; 8];
+    store
+        .append(Frame {
+            messages: &messages,
+            changes: &[],
+        })
+        .unwrap();
+    store.flush();
+    let wanted = request(1, 9);
+    let answer = loop {
+        let answer = handle.read_now(&Request {
+            reader: wanted.reader,
+            from: wanted.from,
+            to: wanted.to,
+            filters: Arc::clone(&wanted.filters),
+            most_messages: wanted.most_messages,
+            most_bytes: wanted.most_bytes,
+        });
+        if answer.next == wanted.to {
+            break answer;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(answer.messages.len(), 8);
+    let mut contents = answer.messages.iter().map(|stored| &stored.content);
+    assert!(contents.all(bytes::Bytes::is_unique));
 }

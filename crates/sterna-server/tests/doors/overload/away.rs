@@ -363,3 +363,30 @@ fn a_slow_reader_of_long_messages_is_read_for_once() {
         assert!(more <= 2, "{body_bytes} {is_short}: {more} more reads");
     }
 }
+
+/// Sessions that come back together share what they read, and memory is not short.
+#[test]
+fn what_many_read_counts_once() {
+    const SESSIONS: usize = 300;
+    let store = Held::new();
+    let mut broker = Broker::restored(&config(), 1, Limits::default(), || Box::new(store.clone()));
+    let name = |number: usize| format!("reader{number}");
+    for number in 0..SESSIONS {
+        let reader = super::kept(&mut broker, &name(number));
+        broker.subscribe(reader, V5, "t", QoS::AtLeastOnce);
+        broker.cut(reader);
+    }
+    let publisher = broker.client(V5, "publisher");
+    let text = "x".repeat(1_000);
+    for _ in 0..300 {
+        broker.publish(publisher, V5, "t", &text, QoS::AtLeastOnce);
+    }
+    for number in 0..SESSIONS {
+        let reader = super::come_back(&mut broker, &name(number));
+        broker.advance(10);
+        assert_eq!(super::came(&mut broker, reader).len(), 4);
+        let stage = broker.memory.stage();
+        assert_eq!(stage, Stage::Normal, "with {number} of them");
+    }
+    assert!(super::waiting(&broker) > 200 * SESSIONS);
+}
