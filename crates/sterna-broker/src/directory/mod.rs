@@ -395,19 +395,14 @@ impl Directory {
 
     // Retained messages.
 
-    /// Moves retained messages together, so that pages come free on which they are alone; `settle` has the allocator forget
-    /// what it keeps for this thread. Others have their turns between.
-    pub fn gather_retained(&self, settle: &dyn Fn()) {
-        let gather = |from| {
-            let retained = self.retained.write();
-            let mut retained = retained.unwrap_or_else(PoisonError::into_inner);
-            retained.gather(from, GATHERED_PLACES, settle)
-        };
-        let mut from = 0;
-        while gather(from) {
-            from += GATHERED_PLACES;
-            std::thread::yield_now();
-        }
+    /// Moves retained messages together, those of a part of the places from one on, so that pages come free on which they are
+    /// alone. Nobody else reads them meanwhile. `settle` has the allocator forget what it keeps for this thread. Returns the
+    /// place to go on at; `None` at the end.
+    pub fn gather_retained(&self, from: usize, settle: &dyn Fn()) -> Option<usize> {
+        let retained = self.retained.write();
+        let mut retained = retained.unwrap_or_else(PoisonError::into_inner);
+        let has_more = retained.gather(from, GATHERED_PLACES, settle);
+        has_more.then_some(from + GATHERED_PLACES)
     }
 
     /// Changes the retained messages. Their holders have places meanwhile, and keep them where they hold some.

@@ -517,7 +517,7 @@ fn is_same(one: &Message, other: &Message) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{CHARGED_BYTES, Gauge, MessageHeader};
+    use crate::message::{Gauge, MessageHeader};
 
     #[test]
     fn a_holder_takes_no_more_memory_in_a_retained_message() {
@@ -533,7 +533,7 @@ mod tests {
             .into_iter()
             .enumerate()
         {
-            let body = format!("{number}{}", "x".repeat(CHARGED_BYTES));
+            let body = format!("{number}{}", "x".repeat(2_000));
             let header = MessageHeader {
                 retain: true,
                 expires_at_ms,

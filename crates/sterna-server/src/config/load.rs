@@ -256,7 +256,7 @@ fn range_in(message: &str) -> Option<String> {
         set.split_once('=').map(|(key, _)| key.trim())
     })?;
     let settings = reference::settings();
-    let mut ranges = (settings.iter().filter(|it| it.key == key)).map(|it| it.range());
+    let mut ranges = (settings.iter().filter(|it| it.key == key)).map(reference::Setting::range);
     let first = ranges.next()??;
     ranges
         .all(|range| range.as_ref() == Some(&first))

@@ -104,7 +104,13 @@ impl Memory {
             && gather.is_due(now_ms, bytes, ceiling_bytes)
         {
             let before_bytes = resident_bytes;
-            (self.directory).gather_retained(&|| allocator::give_back(Unused::OfThread));
+            let settle = || allocator::give_back(Unused::OfThread);
+            let mut from = 0;
+            while let Some(next) = self.directory.gather_retained(from, &settle) {
+                from = next;
+                // Shards have waited for it.
+                std::thread::yield_now();
+            }
             allocator::give_back(Unused::All);
             resident_bytes = machine::resident_bytes().unwrap_or(resident_bytes);
             gather.done(now_ms, before_bytes, resident_bytes);
