@@ -453,8 +453,7 @@ impl Retained {
     /// Moves messages at so many places, from one on, to where the allocator puts them now; false where there are no more
     /// places. `settle` is called between two.
     ///
-    /// What came and went beside them has left pages behind that have little else. An allocator gives back pages alone
-    /// that have nothing.
+    /// Pages are left behind that have one of them and little else. An allocator gives back pages alone that have nothing.
     pub(crate) fn gather(&mut self, from: usize, most: usize, settle: &dyn Fn()) -> bool {
         let Some(values) = self.topics.values_at(from, most) else {
             return false;

@@ -28,7 +28,7 @@ impl<H: Handler> Shard<H> {
         }
         let now = self.core.now;
         let until = Instant::now() + Duration::from_millis(self.core.config.reading_per_turn_ms);
-        // What was read in the last turn goes first, and nothing is added to it.
+        // Input of the last turn goes first, and nothing is added to it.
         let mut is_over = std::mem::take(&mut self.is_quic_behind);
         let mut are_events_left = false;
         for batch in 0..self.core.config.datagram_batches_per_turn {

@@ -191,7 +191,7 @@ fn a_handler_that_has_enough_gets_the_next_batch_in_the_next_turn() {
     assert!(most <= quinn_udp::BATCH_SIZE, "{most} in one turn");
 }
 
-/// What a batch has is handed over for so long, and the rest in the next turn, before anything more is read.
+/// A batch is handed over for so long, and its rest in the next turn, before anything more is read.
 #[test]
 fn the_time_for_reading_ends_within_a_batch() {
     let most = most_chunks(|setup| setup.config.reading_per_turn_ms = 0, |_| ());

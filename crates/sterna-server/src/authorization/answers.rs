@@ -89,7 +89,7 @@ impl Answers {
         found.map(|(answer, until)| (*answer == Answer::Allowed, until.duration_since(now)))
     }
 
-    /// What was said about an action, if that was lately.
+    /// The answer about an action, if there was one lately.
     pub(crate) fn recall(
         &self,
         subject: Subject<'_>,

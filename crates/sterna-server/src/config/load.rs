@@ -165,7 +165,7 @@ pub fn parse(source: &str, text: &str) -> Result<Config, ConfigError> {
     // The parser ends at a fault. So the line is left out, and what is left is read again.
     let mut left = text.to_owned();
     while let Err(error) = toml::from_str::<Config>(&left) {
-        // What is missing may have been in a line that is left out.
+        // A line that is missing may have been in a line that is left out.
         if faults.is_empty() || !error.message().starts_with("missing field") {
             let at = error.span().map_or(0, |span| span.start);
             faults.push((at, with_nearest(&placed(&error, &left))));
@@ -256,7 +256,7 @@ fn range_in(message: &str) -> Option<String> {
         set.split_once('=').map(|(key, _)| key.trim())
     })?;
     let settings = reference::settings();
-    let mut ranges = (settings.iter().filter(|it| it.key == key)).map(reference::Setting::range);
+    let mut ranges = (settings.iter().filter(|it| it.key == key)).map(super::table::Setting::range);
     let first = ranges.next()??;
     ranges
         .all(|range| range.as_ref() == Some(&first))
