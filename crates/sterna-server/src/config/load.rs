@@ -165,7 +165,7 @@ pub fn parse(source: &str, text: &str) -> Result<Config, ConfigError> {
     // The parser ends at a fault. So the line is left out, and what is left is read again.
     let mut left = text.to_owned();
     while let Err(error) = toml::from_str::<Config>(&left) {
-        // A line that is missing may have been in a line that is left out.
+        // A field that is missing may have been in a line that is left out.
         if faults.is_empty() || !error.message().starts_with("missing field") {
             let at = error.span().map_or(0, |span| span.start);
             faults.push((at, with_nearest(&placed(&error, &left))));
