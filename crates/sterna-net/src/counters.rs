@@ -11,7 +11,7 @@ use crate::quic;
 pub struct ShardFigures {
     /// Byte-stream connections taken in.
     pub accepted: u64,
-    /// Byte-stream connections turned away.
+    /// Connections turned away.
     pub refused: u64,
     /// TLS handshakes and WebSocket upgrades that were not finished.
     pub failed_handshakes: u64,
@@ -34,7 +34,7 @@ pub struct ShardFigures {
 pub struct ListenerFigures {
     /// Connections taken in; of QUIC, those whose handshake was begun.
     pub accepted: u64,
-    /// Byte-stream connections turned away, by reason in the order of [`RefusedConnection::ALL`].
+    /// Connections turned away, by reason in the order of [`RefusedConnection::ALL`].
     pub refused: [u64; RefusedConnection::ALL.len()],
     /// Handshakes of TLS and QUIC that were finished, those that resumed a session included.
     pub handshakes: u64,
@@ -56,7 +56,8 @@ pub struct ListenerFigures {
     pub quic: Option<quic::Counters>,
 }
 
-/// The reason of a byte-stream connection that is closed at its accept, or at its balancer's header.
+/// The reason of a connection that is turned away: a byte stream at its accept or its balancer's header, QUIC at its first
+/// packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusedConnection {
     /// The shard has as many connections as [`crate::ShardConfig::connections`].
@@ -108,6 +109,26 @@ impl RefusedConnection {
             Self::ProxyHeader => "proxy_header",
         }
     }
+
+    /// The limit that holds, for the operator.
+    #[must_use]
+    pub const fn detail(self) -> &'static str {
+        match self {
+            Self::Connections => "the shard has network.maximum_connections, or no more open files",
+            Self::ConnectionsPerAddress => {
+                "the address has network.maximum_connections_per_address"
+            }
+            Self::ConnectionsPerListener => "the listener has its maximum_connections",
+            Self::HalfOpen => "network.maximum_half_open are in their handshake",
+            Self::HalfOpenPerAddress => {
+                "of the address network.maximum_half_open_per_address are in their handshake"
+            }
+            Self::System => "the system does not let the broker watch it",
+            Self::Refused => "memory is short (broker.memory_ceiling)",
+            Self::NotBalancer => "it is none of the listener's balancers (proxy_protocol.from)",
+            Self::ProxyHeader => "its header of the PROXY protocol is not one",
+        }
+    }
 }
 
 /// A number that one thread changes and any thread reads.
@@ -157,8 +178,8 @@ pub(crate) struct ListenerCounters {
 }
 
 impl ListenerCounters {
-    pub(crate) fn refuse(&self, reason: RefusedConnection) {
-        self.refused[reason as usize].add(1);
+    pub(crate) fn refuse(&self, reason: RefusedConnection, times: u64) {
+        self.refused[reason as usize].add(times);
     }
 
     pub(crate) fn fail(&self, fault: HandshakeFault) {
@@ -228,11 +249,11 @@ impl ShardCounters {
         };
         for listener in &self.listeners {
             let figures = listener.figures();
+            sum.refused += figures.refused.iter().sum::<u64>();
             if let Some(quic) = &figures.quic {
                 add(&mut sum.quic, quic);
             } else {
                 sum.accepted += figures.accepted;
-                sum.refused += figures.refused.iter().sum::<u64>();
                 sum.failed_handshakes += figures.failed.iter().sum::<u64>();
                 sum.connections += figures.connections;
                 sum.received_bytes += figures.received_bytes;

@@ -17,7 +17,7 @@ use quinn_proto::{
 use super::connection::{Connected, Shared};
 use super::figures::carries_early_data;
 use super::half_open::{HalfOpen, Verdict};
-use super::newcomers::Newcomers;
+use super::newcomers::{Newcomers, TurnedAway};
 use super::outgoing::Pool;
 use super::refusals;
 use super::timers::Timers;
@@ -27,6 +27,7 @@ use super::{
     Counters, DatagramBatch, DriverEvent, EventKind, Flush, Key, QuicConfig, Sent, SetupError,
 };
 use crate::Clock;
+use crate::counters::RefusedConnection;
 use crate::peers::{Peers, host_of, in_turns};
 
 /// Answers outside of connections (Retry, version negotiation, resets) that may wait for the socket.
@@ -78,6 +79,7 @@ pub struct Driver {
     responses: VecDeque<Parcel>,
     /// First packets that wait for their turn.
     waiting: Newcomers<Newcomer>,
+    turned_away: Option<TurnedAway>,
     /// Handshakes that may still be begun in this turn.
     handshakes_left: usize,
     /// The part that the socket did not take.
@@ -198,6 +200,7 @@ impl Driver {
             drained: Vec::new(),
             responses: VecDeque::new(),
             waiting: Newcomers::default(),
+            turned_away: None,
             handshakes_left,
             rest: None,
             scratch: Vec::new(),
@@ -313,7 +316,10 @@ impl Driver {
     /// Decides on a first packet, which may have `waited` for its turn.
     fn incoming(&mut self, now: Instant, newcomer: Newcomer, waited: bool) {
         if self.is_refusing {
-            self.shared.counters.ignored += 1;
+            self.turn_away(
+                newcomer.incoming.remote_address(),
+                RefusedConnection::Refused,
+            );
             let transmit = self.endpoint.refuse(newcomer.incoming, &mut self.scratch);
             return self.respond(transmit, newcomer.bytes);
         }
@@ -325,8 +331,8 @@ impl Driver {
             .half_open
             .judge(&self.shared.config, self.live, peer, validated)
         {
-            Verdict::Ignore => {
-                self.shared.counters.ignored += 1;
+            Verdict::Ignore(reason) => {
+                self.turn_away(peer, reason);
                 self.endpoint.ignore(newcomer.incoming);
             }
             Verdict::Retry => match self.endpoint.retry(newcomer.incoming, &mut self.scratch) {
@@ -342,12 +348,22 @@ impl Driver {
                 if self.waiting.len() < self.shared.config.waiting_handshakes {
                     self.waiting.push(peer, newcomer);
                 } else {
-                    self.shared.counters.ignored += 1;
+                    self.turn_away(peer, RefusedConnection::HalfOpen);
                     self.endpoint.ignore(newcomer.incoming);
                 }
             }
             Verdict::Accept => self.accept(now, newcomer),
         }
+    }
+
+    fn turn_away(&mut self, peer: SocketAddr, reason: RefusedConnection) {
+        self.shared.counters.ignored += 1;
+        TurnedAway::add(&mut self.turned_away, peer, reason);
+    }
+
+    /// Newcomers that were turned away since the last call.
+    pub(crate) const fn take_turned_away(&mut self) -> Option<TurnedAway> {
+        self.turned_away.take()
     }
 
     fn accept(&mut self, now: Instant, newcomer: Newcomer) {
@@ -359,8 +375,8 @@ impl Driver {
         let peer = incoming.remote_address();
         let peers = self.shared.peers.as_ref();
         let place = peers.map(|peers| peers.enter(peer.ip(), self.shared.listener));
-        if matches!(place, Some(Err(_))) {
-            self.shared.counters.ignored += 1;
+        if let Some(Err(reason)) = place {
+            self.turn_away(peer, reason);
             let transmit = self.endpoint.refuse(incoming, &mut self.scratch);
             return self.respond(transmit, bytes);
         }

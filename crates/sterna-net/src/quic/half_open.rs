@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::QuicConfig;
+use crate::counters::RefusedConnection;
 
 /// Decision about a first packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,8 +12,8 @@ pub(super) enum Verdict {
     Accept,
     /// Have the client prove its address first.
     Retry,
-    /// Leave it unanswered: the client sends it again, and by then there may be room.
-    Ignore,
+    /// Leave it unanswered for this reason: the client sends it again, and by then there may be room.
+    Ignore(RefusedConnection),
 }
 
 /// Counts of half-open connections. The standard map is used because peers choose the keys.
@@ -37,11 +38,27 @@ impl HalfOpen {
         validated: bool,
     ) -> Verdict {
         let here = self.by_address.get(&network(peer)).copied().unwrap_or(0);
-        if connections >= config.max_connections
-            || self.total >= config.max_half_open
-            || here >= config.max_half_open_per_address
-        {
-            return Verdict::Ignore;
+        let limits = [
+            (
+                connections,
+                config.max_connections,
+                RefusedConnection::Connections,
+            ),
+            (
+                self.total,
+                config.max_half_open,
+                RefusedConnection::HalfOpen,
+            ),
+            (
+                here,
+                config.max_half_open_per_address,
+                RefusedConnection::HalfOpenPerAddress,
+            ),
+        ];
+        for (now, most, reason) in limits {
+            if now >= most {
+                return Verdict::Ignore(reason);
+            }
         }
         // Forged addresses cannot pass a Retry, so beyond these numbers they take no room. The room
         // between them and the limits above is left for clients with a proved address.
@@ -118,7 +135,10 @@ mod tests {
             assert_eq!(judge(&half_open, busy, true), Verdict::Accept);
             half_open.begin(busy);
         }
-        assert_eq!(judge(&half_open, busy, true), Verdict::Ignore);
+        assert_eq!(
+            judge(&half_open, busy, true),
+            Verdict::Ignore(RefusedConnection::HalfOpenPerAddress)
+        );
         assert_eq!(judge(&half_open, other, false), Verdict::Accept);
         for _ in 0..4 {
             half_open.end(busy);
@@ -138,12 +158,15 @@ mod tests {
         }
         let late = peer("198.51.100.1:1000");
         assert_eq!(half_open.judge(&config, 0, late, false), Verdict::Retry);
-        assert_eq!(half_open.judge(&config, 100, late, true), Verdict::Ignore);
+        assert_eq!(
+            half_open.judge(&config, 100, late, true),
+            Verdict::Ignore(RefusedConnection::Connections)
+        );
         half_open.begin(late);
         half_open.begin(late);
         assert_eq!(
             half_open.judge(&config, 0, peer("203.0.113.1:1"), true),
-            Verdict::Ignore
+            Verdict::Ignore(RefusedConnection::HalfOpen)
         );
     }
 

@@ -39,5 +39,6 @@ pub(crate) use connection_ids::shard_offset;
 pub use connection_ids::{CONNECTION_ID_BYTES, ServerId, shard_of};
 pub use driver::{Driver, Placement};
 pub use event::{Counters, DatagramBatch, DriverEvent, EventKind, Flush, Key, Sent};
+pub(crate) use newcomers::TurnedAway;
 pub use quinn_proto::EcnCodepoint;
 pub use tickets::{TicketStore, TicketStoreUse};

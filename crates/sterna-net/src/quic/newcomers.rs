@@ -6,6 +6,25 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use super::half_open::network;
+use crate::counters::RefusedConnection;
+
+/// First packets that were turned away since somebody asked for them: how many for each reason, and the last of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TurnedAway {
+    pub(crate) times: [u64; RefusedConnection::ALL.len()],
+    pub(crate) last: (SocketAddr, RefusedConnection),
+}
+
+impl TurnedAway {
+    /// Adds one to those before, if there are any.
+    pub(super) fn add(before: &mut Option<Self>, peer: SocketAddr, reason: RefusedConnection) {
+        let last = (peer, reason);
+        let times = [0; RefusedConnection::ALL.len()];
+        let all = before.get_or_insert(Self { times, last });
+        all.times[reason as usize] += 1;
+        all.last = last;
+    }
+}
 
 /// Waiting first packets, in order per network, the networks taking turns. The standard map is used
 /// because peers choose the keys.

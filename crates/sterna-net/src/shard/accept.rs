@@ -26,7 +26,6 @@ pub(super) struct Acceptors {
     gate: Gate,
     /// The gate was shut, and the sockets are closed.
     shut: bool,
-    refusals: Throttle,
     errors: Throttle,
     /// Nothing is accepted before.
     retry_ms: Option<u64>,
@@ -60,7 +59,6 @@ impl Acceptors {
             listeners: acceptors,
             gate,
             shut: false,
-            refusals: Throttle::default(),
             errors: Throttle::default(),
             retry_ms: None,
             have_tls,
@@ -140,13 +138,9 @@ impl<H: Handler> Shard<H> {
                     Ok(Some(id)) => self.handler.opened(&mut self.core, id),
                     Ok(None) => {}
                     Err(refusal) => {
-                        let counters = self.core.counters.listener(kind.index);
-                        counters.refuse(refusal.reason());
-                        if let Some(more) = self.acceptors.refusals.pass(self.core.now_ms) {
-                            let (reason, error) = (refusal.reason().name(), refusal.error());
-                            let error = error.map(tracing::field::display);
-                            tracing::warn!(%peer, reason, error, more, "a connection was refused");
-                        }
+                        let (reason, error) = (refusal.reason(), refusal.error());
+                        let from = (kind.index, transport_of(kind), peer);
+                        (self.core).turn_away(from, (reason, 1), None, error);
                     }
                 }
                 true
@@ -199,6 +193,15 @@ impl NotAdmitted {
     }
 }
 
+const fn transport_of(kind: &ListenerKind) -> TransportKind {
+    match (&kind.tls, &kind.websocket) {
+        (None, None) => TransportKind::Tcp,
+        (Some(_), None) => TransportKind::Tls,
+        (None, Some(_)) => TransportKind::WebSocket,
+        (Some(_), Some(_)) => TransportKind::SecureWebSocket,
+    }
+}
+
 /// Takes a connection into the table. Returns its identifier when it is open at once.
 fn admit(
     core: &mut Core,
@@ -207,12 +210,7 @@ fn admit(
     socket: mio::net::TcpStream,
     peer: std::net::SocketAddr,
 ) -> Result<Option<crate::ConnectionId>, NotAdmitted> {
-    let transport = match (&kind.tls, &kind.websocket) {
-        (None, None) => TransportKind::Tcp,
-        (Some(_), None) => TransportKind::Tls,
-        (None, Some(_)) => TransportKind::WebSocket,
-        (Some(_), Some(_)) => TransportKind::SecureWebSocket,
-    };
+    let transport = transport_of(kind);
     // Nothing stands between its accept and the handler.
     let plain = transport == TransportKind::Tcp && kind.balancers.is_none();
     if core.refusing.contains(&kind.index) {

@@ -1,8 +1,10 @@
 //! Admission: limits on connections that have not proven anything yet.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use super::core::Core;
+use crate::TransportKind;
 use crate::config::ShardConfig;
 use crate::counters::RefusedConnection;
 use crate::peers::{Host, host_of};
@@ -90,6 +92,33 @@ impl Throttle {
         }
         self.quiet_until_ms = now_ms + QUIET_MS;
         Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+impl Core {
+    /// Counts connections from somewhere (the listener, the transport, the last one's peer) that are turned away, and tells
+    /// the operator.
+    pub(super) fn turn_away(
+        &mut self,
+        (listener, transport, peer): (u16, TransportKind, SocketAddr),
+        (reason, times): (RefusedConnection, u64),
+        balancer: Option<SocketAddr>,
+        error: Option<&std::io::Error>,
+    ) {
+        self.counters.listener(listener).refuse(reason, times);
+        let Some(more) = self.refusals.pass(self.now_ms) else {
+            return;
+        };
+        tracing::warn!(
+            %peer,
+            balancer = balancer.map(tracing::field::display),
+            transport = ?transport,
+            reason = reason.name(),
+            detail = reason.detail(),
+            error = error.map(tracing::field::display),
+            more = more + times - 1,
+            "a connection was refused"
+        );
     }
 }
 

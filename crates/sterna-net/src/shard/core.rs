@@ -43,6 +43,8 @@ pub(super) struct Core {
     pub(super) admission: Admission,
     /// Lines of the log about headers of balancers.
     pub(super) header_faults: Throttle,
+    /// Lines of the log about connections that are turned away.
+    pub(super) refusals: Throttle,
     /// Connections by address, of all shards.
     pub(super) peers: Arc<Peers>,
     pub(super) deadlines: Deadlines,
@@ -86,6 +88,7 @@ impl Core {
             connections: Table::new(),
             admission: Admission::default(),
             header_faults: Throttle::default(),
+            refusals: Throttle::default(),
             peers,
             deadlines: Deadlines::default(),
             ready: Vec::new(),
@@ -293,7 +296,7 @@ impl Core {
     pub(super) fn refuse_header(&mut self, id: ConnectionId, detail: &'static str) {
         if let Some(connection) = self.connections.get(id) {
             let counters = self.counters.listener(connection.info.listener);
-            counters.refuse(RefusedConnection::ProxyHeader);
+            counters.refuse(RefusedConnection::ProxyHeader, 1);
             if let Some(more) = self.header_faults.pass(self.now_ms) {
                 let balancer = connection.info.peer;
                 tracing::warn!(%balancer, detail, more, "a header of the PROXY protocol is refused");

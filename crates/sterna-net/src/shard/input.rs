@@ -156,12 +156,9 @@ impl<H: Handler> Shard<H> {
                 Some(header.bytes - before)
             }
             Err(refusal) => {
-                let counters = self.core.counters.listener(connection.info.listener);
-                counters.refuse(refusal);
-                if let Some(more) = self.core.header_faults.pass(self.core.now_ms) {
-                    let reason = refusal.name();
-                    tracing::warn!(%peer, %balancer, reason, more, "a connection was refused");
-                }
+                let from = (connection.info.listener, connection.info.transport, peer);
+                self.core
+                    .turn_away(from, (refusal, 1), Some(balancer), None);
                 let detail = format!("refused: {}", refusal.name());
                 self.core.cut(id, HandshakeFault::Limit, detail);
                 None

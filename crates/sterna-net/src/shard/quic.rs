@@ -3,8 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::{ENDS_TOLD, Shard};
-use crate::quic::{DriverEvent, EventKind, Key};
-use crate::{Chunk, ConnectionId, Handler, StreamEnd};
+use crate::counters::RefusedConnection;
+use crate::quic::{DriverEvent, EventKind, Key, TurnedAway};
+use crate::udp::canonical;
+use crate::{Chunk, ConnectionId, Handler, StreamEnd, TransportKind};
 
 /// Events that are handed over between two looks at the time.
 const EVENTS_BETWEEN_LOOKS: usize = 16;
@@ -61,6 +63,26 @@ impl<H: Handler> Shard<H> {
         }
         if !are_events_left {
             self.drain_quic(Some(until));
+        }
+        self.tell_turned_away();
+    }
+
+    /// Counts newcomers whom the drivers have turned away, and tells the operator.
+    fn tell_turned_away(&mut self) {
+        for socket in 0..self.core.udp.len() {
+            let driver = &mut self.core.udp[socket].driver;
+            let Some(TurnedAway { times, last }) = driver.take_turned_away() else {
+                continue;
+            };
+            let (peer, last_reason) = last;
+            let from = (driver.listener(), TransportKind::Quic, canonical(peer));
+            for (reason, times) in RefusedConnection::ALL.into_iter().zip(times) {
+                if reason != last_reason && times > 0 {
+                    (self.core.counters.listener(from.0)).refuse(reason, times);
+                }
+            }
+            let times = times[last_reason as usize];
+            (self.core).turn_away(from, (last_reason, times), None, None);
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use quinn::{Connection, Endpoint};
 use sterna_net::quic::{CONNECTION_ID_BYTES, QuicConfig};
-use sterna_net::{CloseReason, ListenerTransport, StreamId, TransportKind};
+use sterna_net::{CloseReason, ListenerTransport, RefusedConnection, StreamId, TransportKind};
 
 use crate::support::pki::Authority;
 use crate::support::quinn_client::{endpoint, exchange, run};
@@ -513,6 +513,17 @@ fn a_listener_has_so_many_connections_over_all_shards() {
             .connect(world.server.addresses[0], "localhost")
             .unwrap();
         assert!(refused.await.is_err(), "QUIC is told");
+        let of_listener = |reason: RefusedConnection| -> u64 {
+            let shards = world.server.counters.iter();
+            shards
+                .map(|shard| shard.listeners()[0].refused[reason as usize])
+                .sum()
+        };
+        let started = Instant::now();
+        while of_listener(RefusedConnection::ConnectionsPerListener) == 0 {
+            assert!(started.elapsed() < PATIENCE, "it counts as a stream does");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         let open = |at: usize| std::net::TcpStream::connect(world.server.addresses[at]).unwrap();
         let mut streams: Vec<_> = (0..2).map(|_| open(1)).collect();
         for stream in &mut streams {
