@@ -124,6 +124,9 @@ impl Outbox {
 
     /// Appends a copy.
     pub(crate) fn push(&mut self, bytes: &[u8], pool: &mut Pool) {
+        if bytes.is_empty() {
+            return;
+        }
         self.len += bytes.len();
         let mut buffer = match self.chunks.back_mut() {
             Some(Chunk::Copied(last)) if last.len() + bytes.len() <= CHUNK_BYTES => {
