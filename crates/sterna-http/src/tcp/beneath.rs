@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use crate::limits::TOO_MANY_RESETS;
+
 /// Most bytes of a line of a head that are looked at.
 const LINE_BYTES: usize = 64 << 10;
 /// Most targets with a fragment that are remembered at a time. The library has few requests that nobody knows of yet.
@@ -147,14 +149,18 @@ pub(super) enum Control {
     Ping,
     /// A kind that nobody knows, which is ignored.
     Unknown,
+    /// The end of a request from the client's side, also of one that the library has not handed over yet.
+    Reset,
 }
 
 impl Control {
+    /// All but resets.
     const COUNT: usize = 4;
 
     const fn of(kind: u8) -> Option<Self> {
         match kind {
             2 => Some(Self::Priority),
+            3 => Some(Self::Reset),
             4 => Some(Self::Settings),
             6 => Some(Self::Ping),
             0..=9 => None,
@@ -166,6 +172,7 @@ impl Control {
     pub(super) const fn fault(self) -> &'static str {
         match self {
             Self::Priority => "too many PRIORITY frames (http.maximum_control_frames)",
+            Self::Reset => TOO_MANY_RESETS,
             Self::Settings => "too many SETTINGS frames (http.maximum_control_frames)",
             Self::Ping => "too many PING frames (http.maximum_control_frames)",
             Self::Unknown => "too many frames of unknown kinds (http.maximum_control_frames)",
@@ -198,6 +205,8 @@ pub(super) struct Frames {
     /// Frames by kind, less those that time has made up for.
     counts: [u64; Control::COUNT],
     since_ms: u64,
+    resets: u64,
+    resets_ms: u64,
 }
 
 impl Frames {
@@ -210,13 +219,23 @@ impl Frames {
             payload: 0,
             counts: [0; Control::COUNT],
             since_ms: now_ms,
+            resets: 0,
+            resets_ms: now_ms,
         }
     }
 
-    /// Looks at bytes in their order. Returns a kind of which came more than `most` in ten seconds.
-    pub(super) fn look(&mut self, mut bytes: &[u8], now_ms: u64, most: u64) -> Option<Control> {
+    /// Looks at bytes in their order. Returns a kind of which came more than `most` in ten seconds. Of ends of requests there may
+    /// be twice `resets`: some are of requests that were answered.
+    pub(super) fn look(
+        &mut self,
+        mut bytes: &[u8],
+        now_ms: u64,
+        (most, resets): (u64, u64),
+    ) -> Option<Control> {
         let back = come_back(&mut self.since_ms, now_ms, most);
         self.counts = self.counts.map(|count| count.saturating_sub(back));
+        let back = come_back(&mut self.resets_ms, now_ms, 2 * resets);
+        self.resets = self.resets.saturating_sub(back);
         while !bytes.is_empty() {
             let passed = self.preface.min(bytes.len());
             self.preface -= passed;
@@ -234,12 +253,17 @@ impl Frames {
             self.seen = 0;
             let [high, middle, low, kind, ..] = self.header;
             self.payload = u32::from_be_bytes([0, high, middle, low]) as usize;
-            if let Some(kind) = Control::of(kind) {
-                let count = &mut self.counts[kind as usize];
-                *count += 1;
-                if *count > most {
-                    return Some(kind);
-                }
+            let Some(kind) = Control::of(kind) else {
+                continue;
+            };
+            let (count, most) = if kind == Control::Reset {
+                (&mut self.resets, 2 * resets)
+            } else {
+                (&mut self.counts[kind as usize], most)
+            };
+            *count += 1;
+            if *count > most {
+                return Some(kind);
             }
         }
         None
@@ -266,6 +290,19 @@ mod tests {
             assert_eq!(with(size), whole, "{size}");
         }
         whole
+    }
+
+    /// Twice the setting, for some are of requests that were answered. A library that hands over no request that ends in the
+    /// same piece counts none of them.
+    #[test]
+    fn ends_of_requests_are_counted_also_of_those_that_nobody_hears_of() {
+        let reset = [0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 8];
+        let mut frames = Frames::new(0, 0);
+        for _ in 0..6 {
+            assert_eq!(frames.look(&reset, 0, (0, 3)), None);
+        }
+        assert_eq!(frames.look(&reset, 0, (0, 3)), Some(Control::Reset));
+        assert_eq!(frames.look(&reset, 10_000, (0, 3)), None);
     }
 
     #[test]
@@ -302,19 +339,21 @@ mod tests {
         for size in 1..wire.len() {
             let mut frames = Frames::new(3, 0);
             let mut look = |most| {
-                let mut found = wire.chunks(size).map(|part| frames.look(part, 0, most));
+                let mut found = wire
+                    .chunks(size)
+                    .map(|part| frames.look(part, 0, (most, most)));
                 found.find_map(|kind| kind)
             };
             assert_eq!(look(2), None, "{size}");
         }
         let mut frames = Frames::new(0, 0);
-        assert_eq!(frames.look(&PING, 0, 1), None);
-        assert_eq!(frames.look(&PING, 5_000, 1), Some(Control::Ping));
+        assert_eq!(frames.look(&PING, 0, (1, 1)), None);
+        assert_eq!(frames.look(&PING, 5_000, (1, 1)), Some(Control::Ping));
         let mut frames = Frames::new(0, 0);
-        assert_eq!(frames.look(&PING, 0, 1), None);
-        assert_eq!(frames.look(&PING, 10_000, 1), None);
+        assert_eq!(frames.look(&PING, 0, (1, 1)), None);
+        assert_eq!(frames.look(&PING, 10_000, (1, 1)), None);
         let mut frames = Frames::new(0, 0);
         let unknown = [0, 0, 0, 0x55, 0, 0, 0, 0, 0];
-        assert_eq!(frames.look(&unknown, 0, 0), Some(Control::Unknown));
+        assert_eq!(frames.look(&unknown, 0, (0, 0)), Some(Control::Unknown));
     }
 }

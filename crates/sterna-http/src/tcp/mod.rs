@@ -272,10 +272,10 @@ impl Carrier {
     fn push(&mut self, app: &mut dyn Application, bytes: &[u8]) {
         match self.engine {
             Engine::Http2(_) => {
-                let most = self.limits.max_control_frames.into();
+                let limits = &self.limits;
+                let most = (limits.max_control_frames.into(), limits.max_resets.into());
                 if let Some(kind) = self.frames.look(bytes, self.now_ms, most) {
-                    self.pipe.borrow_mut().write(TOO_MUCH);
-                    return self.end(app, Fault::Limit, "ENHANCE_YOUR_CALM", kind.fault());
+                    return self.end_calmly(app, kind.fault());
                 }
             }
             Engine::Http1(_) => {
@@ -440,6 +440,14 @@ impl Carrier {
         self.is_over = true;
     }
 
+    /// Ends the connection of a client that costs too much, and says so where the version has a word for it.
+    fn end_calmly(&mut self, app: &mut dyn Application, detail: &str) {
+        if matches!(self.engine, Engine::Http2(_)) {
+            self.pipe.borrow_mut().write(TOO_MUCH);
+        }
+        self.end(app, Fault::Limit, "ENHANCE_YOUR_CALM", detail);
+    }
+
     /// Ends the connection because of what the client did.
     fn end(&mut self, app: &mut dyn Application, fault: Fault, code: &str, detail: &str) {
         app.turned_away(fault, code, detail);
@@ -528,7 +536,7 @@ impl Carrier {
         self.resets = self.resets.saturating_sub(back);
         self.resets += 1;
         if self.resets > most {
-            self.end(app, Fault::Limit, "ENHANCE_YOUR_CALM", TOO_MANY_RESETS);
+            self.end_calmly(app, TOO_MANY_RESETS);
         }
     }
 
