@@ -15,12 +15,12 @@ use tracing::field::DisplayValue;
 
 use crate::authorization::Origin;
 use crate::bans::Bans;
-use crate::config::TransportName;
+use crate::config::{Protocol, TransportName};
 use crate::holding::Holding;
 use crate::identity::{Checker, Refusal};
 use crate::mail::Outbox;
 use crate::memory::{Memory, Stage};
-use crate::metrics::Meters;
+use crate::metrics::{DropReason, Meters};
 use crate::policy::Policy;
 use crate::repeats::left_out;
 use crate::seats::Seats;
@@ -310,6 +310,21 @@ impl Context<'_> {
     pub(crate) fn is_turn_spent(&self) -> bool {
         let most = self.broker.limits().copies_per_turn;
         (self.holding.line).is_spent(self.broker.copies_of_turn(), most)
+    }
+
+    /// Drops a datagram from a client of this name that goes to many, where the copies of the turn are made; whether it did. It
+    /// does not wait: a client that sends datagrams accepts that some are lost.
+    pub(crate) fn drops_for_the_turn(
+        &mut self,
+        protocol: Protocol,
+        client: &str,
+        topic: &str,
+    ) -> bool {
+        let is_dropped = self.is_turn_spent() && !self.broker.is_light(topic);
+        if is_dropped {
+            (self.meters).refuse(protocol, (client, topic), DropReason::RateExceeded);
+        }
+        is_dropped
     }
 
     /// Whether a message has to wait for another turn, since it goes to many. Nothing of it is done before. A message whose

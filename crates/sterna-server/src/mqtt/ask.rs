@@ -9,7 +9,6 @@ use crate::authorization::MessageKind;
 use crate::config::{ActionName, Protocol};
 use crate::context::Context;
 use crate::door::Early;
-use crate::metrics::DropReason;
 
 /// Numbers of letters for a client that is connected; that of its CONNECT is 0.
 pub(super) const RENEWAL: u64 = 1;
@@ -99,7 +98,7 @@ impl Door {
         client.sips.is_held
     }
 
-    /// Drops a datagram that goes to many, where the copies of the turn are made; whether it did.
+    /// Drops a datagram that would have to wait for another turn; whether it did.
     #[inline(never)]
     pub(super) fn drops_for_the_turn(
         cx: &mut Context<'_>,
@@ -111,12 +110,7 @@ impl Door {
             return false;
         };
         let topic = topic_of(client, Lane::DATAGRAMS, &publish);
-        let is_dropped = !cx.broker.is_light(topic);
-        if is_dropped {
-            let of = (&*client.name, topic);
-            (cx.meters).refuse(Protocol::Mqtt, of, DropReason::RateExceeded);
-        }
-        is_dropped
+        cx.drops_for_the_turn(Protocol::Mqtt, &client.name, topic)
     }
 
     #[inline(never)]

@@ -469,7 +469,6 @@ impl Door {
                 if asked == Asked::Waits || client.sips.must_wait(cx, Protocol::Mqtt) {
                     return self.hold(cx, client, Held::Bytes(DATAGRAMS, bytes.into()));
                 }
-                // It does not wait for a turn: a client that sends datagrams accepts that some are lost.
                 if cx.is_turn_spent() && Self::drops_for_the_turn(cx, client, &frame) {
                     return;
                 }

@@ -22,7 +22,6 @@ use crate::http::format::message_from_frame;
 use crate::http::problem::ProblemKind as Kind;
 use crate::identity::Identity;
 use crate::mail::http::{Acknowledge, Work};
-use crate::metrics::DropReason;
 use crate::session::http::session_name;
 use sterna_mapping::frame::{Frame, FrameError, FrameReader, write_answer};
 
@@ -299,11 +298,10 @@ impl Api {
         match Frame::parse(Bytes::copy_from_slice(bytes)) {
             Ok(frame) if frame.flags.qos() == 0 => {
                 let topic = String::from_utf8_lossy(&frame.body[frame.topic.clone()]);
-                // It does not wait for a turn: a client that sends datagrams accepts that some are lost.
-                if cx.is_turn_spent() && !frame.is_acknowledgement() && !cx.broker.is_light(&topic)
+                let client = peer.name().unwrap_or_default();
+                if !frame.is_acknowledgement()
+                    && cx.drops_for_the_turn(Protocol::Http, client, &topic)
                 {
-                    let of = (peer.name().unwrap_or_default(), &*topic);
-                    (cx.meters).refuse(Protocol::Http, of, DropReason::RateExceeded);
                     return;
                 }
                 if let Some((_, promise)) = self.frame(cx, peer, session, &frame)
