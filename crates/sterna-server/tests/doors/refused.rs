@@ -13,7 +13,7 @@ use sterna_server::config::{
 use tracing::Level;
 
 use crate::amqp_client::{Client, Start, message_to};
-use crate::fixture::{Broker, Lines, block, describe, everybodys, plain, publish};
+use crate::fixture::{Broker, Lines, block, describe, everybodys, plain, publish, reason_of};
 use crate::http::admission::guarded;
 
 fn broker(url: &str, change: impl FnOnce(&mut Config)) -> Broker {
@@ -252,20 +252,6 @@ fn a_session_that_is_taken_over_is_told_with_both_peers() {
             assert!(line.contains(part), "{part}: {line}");
         }
     }
-}
-
-/// The Reason String of an answer.
-fn reason_of(packet: &Packet<'_>) -> Option<String> {
-    let properties = match packet {
-        Packet::PubAck(ack) | Packet::PubRec(ack) => ack.properties,
-        Packet::SubAck(ack) => ack.properties,
-        Packet::ConnAck(ack) => ack.properties,
-        _ => return None,
-    };
-    properties.iter().find_map(|property| match property {
-        Property::ReasonString(text) => Some(text.to_owned()),
-        _ => None,
-    })
 }
 
 #[test]

@@ -270,6 +270,24 @@ pub fn connect(broker: &mut Broker, client: &str, user: &str, password: &str) ->
     peer
 }
 
+pub fn connect_with_will(broker: &mut Broker, client: &str, topic: &str) -> Peer {
+    let peer = broker.open_speaking(b"mqtt", 0, TransportKind::Tcp, Vec::new());
+    let connect = Connect {
+        user_name: Some("ann"),
+        password: Some(b"ann-pass"),
+        will: Some(Will {
+            topic,
+            payload: b"gone",
+            qos: QoS::AtMostOnce,
+            retain: false,
+            properties: PublishProperties::default(),
+        }),
+        ..plain(Version::V5, client)
+    };
+    broker.packet(peer, Version::V5, &Packet::Connect(connect));
+    peer
+}
+
 pub fn told(broker: &mut Broker, peer: Peer) -> Vec<String> {
     broker.await_verdicts();
     broker.told(peer, Version::V5)
@@ -743,20 +761,7 @@ fn a_will_is_asked_about_before_its_client_is_let_in() {
     let (_directory, config) = asking(&hook, |_| {});
     let mut broker = Broker::with(&config, 1);
     for (topic, expected) in [("yes/will", "Success"), ("no/will", "Not authorized")] {
-        let peer = broker.open_speaking(b"mqtt", 0, TransportKind::Tcp, Vec::new());
-        let connect = Connect {
-            user_name: Some("ann"),
-            password: Some(b"ann-pass"),
-            will: Some(Will {
-                topic,
-                payload: b"gone",
-                qos: QoS::AtMostOnce,
-                retain: false,
-                properties: PublishProperties::default(),
-            }),
-            ..plain(Version::V5, topic)
-        };
-        broker.packet(peer, Version::V5, &Packet::Connect(connect));
+        let peer = connect_with_will(&mut broker, topic, topic);
         broker.await_verdicts();
         let heard = told(&mut broker, peer).join(" ");
         assert!(heard.contains(expected), "{topic}: {heard}");

@@ -6,14 +6,16 @@ use bytes::BytesMut;
 use serde_json::json;
 use sterna_amqp::messaging::{MessageWriter, Source};
 use sterna_amqp::types::Value;
-use sterna_mqtt::packet::{Connect, Publish, SubscribeOptions, Will};
-use sterna_mqtt::{Packet, PublishProperties, QoS, Version};
+use sterna_mqtt::packet::{Publish, SubscribeOptions};
+use sterna_mqtt::{Packet, QoS, Version};
 use sterna_net::{Chunk, StreamId, TransportKind};
 use sterna_server::config::{self, Config, EarlyData, Listener};
 
 use crate::fixture::{Broker, encode, plain, publish};
 use crate::h3_client::Client as H3Client;
-use crate::identity::hook::{Hook, Reply, asking, connect, hooked, rules, told, yes};
+use crate::identity::hook::{
+    Hook, Reply, asking, connect, connect_with_will, hooked, rules, told, yes,
+};
 use crate::identity::world::{Door, Entered, Quiet, Shown, authorization, enter};
 
 const V5: Version = Version::V5;
@@ -197,20 +199,7 @@ fn a_question_about_a_will_is_no_second_login() {
         .enumerate()
     {
         let topic = format!("yes/{at}");
-        let peer = broker.open_speaking(b"mqtt", 0, TransportKind::Tcp, Vec::new());
-        let connect = Connect {
-            user_name: Some("ann"),
-            password: Some(b"ann-pass"),
-            will: Some(Will {
-                topic: &topic,
-                payload: b"gone",
-                qos: QoS::AtMostOnce,
-                retain: false,
-                properties: PublishProperties::default(),
-            }),
-            ..plain(V5, "w")
-        };
-        broker.packet(peer, V5, &Packet::Connect(connect));
+        let peer = connect_with_will(&mut broker, "w", &topic);
         let heard = told(&mut broker, peer).join(" ");
         assert!(heard.contains(expected), "{at}: {heard}");
         broker.cut(peer);

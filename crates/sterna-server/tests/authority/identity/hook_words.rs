@@ -2,14 +2,13 @@
 
 use serde_json::{Value, json};
 use sterna_amqp::messaging::Source;
-use sterna_mqtt::packet::{Connect, SubscribeOptions, Will};
-use sterna_mqtt::property::Property;
-use sterna_mqtt::{Packet, PublishProperties, QoS, Version};
+use sterna_mqtt::packet::SubscribeOptions;
+use sterna_mqtt::{QoS, Version};
 use sterna_net::TransportKind;
 
-use crate::fixture::{Broker, Lines, plain};
+use crate::fixture::{Broker, Lines, Peer, reason_of};
 use crate::h3_client::Client as H3Client;
-use crate::identity::hook::{Hook, Reply, asking};
+use crate::identity::hook::{Hook, Reply, asking, connect_with_will};
 use crate::identity::world::{Door, Entered, Quiet, Shown, authorization, enter};
 
 const V5: Version = Version::V5;
@@ -41,18 +40,13 @@ fn says(question: &Value) -> Reply {
     })
 }
 
-/// Code and Reason String of an answer.
-fn reason_of(packet: &Packet<'_>) -> Option<String> {
-    let properties = match packet {
-        Packet::PubAck(ack) | Packet::PubRec(ack) => ack.properties,
-        Packet::SubAck(ack) => ack.properties,
-        Packet::ConnAck(ack) => ack.properties,
-        _ => return None,
+/// A client of MQTT 5 that has come in.
+fn come(broker: &mut Broker) -> Peer {
+    let entered = enter(broker, Door::Mqtt5, TransportKind::Tcp, None, SHOWN, "c");
+    let Some(Entered::Mqtt(peer, _)) = entered else {
+        panic!("enters")
     };
-    properties.iter().find_map(|property| match property {
-        Property::ReasonString(text) => Some(text.to_owned()),
-        _ => None,
-    })
+    peer
 }
 
 /// Holds that one line says that something was refused, with these words.
@@ -71,17 +65,7 @@ fn mqtt_tells_why_a_message_a_subscription_and_a_will_are_refused() {
     for (topic, told, logged) in CASES {
         let text = Lines::of(tracing::Level::INFO, |_| {
             let mut broker = Broker::with(&config, 1);
-            let entered = enter(
-                &mut broker,
-                Door::Mqtt5,
-                TransportKind::Tcp,
-                None,
-                SHOWN,
-                "c",
-            );
-            let Some(Entered::Mqtt(peer, _)) = entered else {
-                panic!("enters")
-            };
+            let peer = come(&mut broker);
             for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
                 broker.publish(peer, V5, topic, "x", qos);
                 broker.await_verdicts();
@@ -92,17 +76,7 @@ fn mqtt_tells_why_a_message_a_subscription_and_a_will_are_refused() {
         assert_line(&text, "publication refused", logged);
         let text = Lines::of(tracing::Level::INFO, |_| {
             let mut broker = Broker::with(&config, 1);
-            let entered = enter(
-                &mut broker,
-                Door::Mqtt5,
-                TransportKind::Tcp,
-                None,
-                SHOWN,
-                "c",
-            );
-            let Some(Entered::Mqtt(peer, _)) = entered else {
-                panic!("enters")
-            };
+            let peer = come(&mut broker);
             let options = SubscribeOptions::new(QoS::AtMostOnce);
             let filter = format!("$share/g/{topic}");
             broker.subscribe_with(peer, V5, &filter, options, &[]);
@@ -113,20 +87,7 @@ fn mqtt_tells_why_a_message_a_subscription_and_a_will_are_refused() {
         assert_line(&text, "subscription refused", logged);
         let text = Lines::of(tracing::Level::INFO, |_| {
             let mut broker = Broker::with(&config, 1);
-            let peer = broker.open_speaking(b"mqtt", 0, TransportKind::Tcp, Vec::new());
-            let connect = Connect {
-                user_name: Some("ann"),
-                password: Some(b"ann-pass"),
-                will: Some(Will {
-                    topic,
-                    payload: b"gone",
-                    qos: QoS::AtMostOnce,
-                    retain: false,
-                    properties: PublishProperties::default(),
-                }),
-                ..plain(V5, "w")
-            };
-            broker.packet(peer, V5, &Packet::Connect(connect));
+            let peer = connect_with_will(&mut broker, "w", topic);
             broker.await_verdicts();
             let reasons = broker.packets(peer, V5, reason_of);
             assert_eq!(reasons, [Some(format!("the will: {told}"))]);
@@ -197,17 +158,7 @@ fn a_rule_that_denies_is_named() {
     let (_directory, config) = asking(&hook, |_| {});
     let text = Lines::of(tracing::Level::INFO, |_| {
         let mut broker = Broker::with(&config, 1);
-        let entered = enter(
-            &mut broker,
-            Door::Mqtt5,
-            TransportKind::Tcp,
-            None,
-            SHOWN,
-            "c",
-        );
-        let Some(Entered::Mqtt(peer, _)) = entered else {
-            panic!("enters")
-        };
+        let peer = come(&mut broker);
         broker.publish(peer, V5, "yes/denied", "x", QoS::AtLeastOnce);
         let reasons = broker.packets(peer, V5, reason_of);
         assert_eq!(reasons, [None], "the rules are the operator's");
