@@ -466,6 +466,11 @@ impl<P> Queues<P> {
         None
     }
 
+    /// Sessions that wait for [`next_ready`](Self::next_ready), at most.
+    pub(crate) fn ready_sessions(&self) -> usize {
+        self.ready.len()
+    }
+
     /// Whether [`next_ready`](Self::next_ready) may have one.
     pub(crate) fn has_ready(&self) -> bool {
         self.current.is_some() || !self.ready.is_empty()

@@ -15,6 +15,13 @@ const KINDS: usize = 3;
 /// Reads of the log that the store has not answered, at which sessions wait that have yet to ask.
 const MOST_READS: usize = 16;
 
+/// Messages of a session's visit, at least: each visit has a cost of its own.
+const LEAST_OF_VISIT: usize = 16;
+/// Messages of a session's visit, at most.
+const MOST_OF_VISIT: usize = 256;
+/// All that are ready are visited while this part of a turn's deliveries is made.
+const VISITED_PART: usize = 4;
+
 impl<P: DoorState> Broker<P> {
     /// A turn of the shard's loop begins: selectors have the steps of a turn, and what waited for that goes on. Only then the
     /// time is asked for. Without calls of this a broker has the steps of one turn in all.
@@ -103,6 +110,15 @@ impl<P: DoorState> Broker<P> {
     #[must_use]
     pub const fn has_delivered(&self) -> bool {
         self.deliveries_of_turn() >= self.queues.limits.copies_per_turn
+    }
+
+    /// Messages that a session may send before the next one that is [ready](Self::next_ready) has its turn. The more are
+    /// ready, the fewer it is, so that many readers of long queues do not keep the last in the line from its first message.
+    #[must_use]
+    pub fn messages_of_visit(&self) -> usize {
+        let ready = self.queues.ready_sessions().max(1);
+        let most = usize::try_from(self.queues.limits.copies_per_turn).unwrap_or(usize::MAX);
+        (most / VISITED_PART / ready).clamp(LEAST_OF_VISIT, MOST_OF_VISIT)
     }
 
     /// Whether a message of a topic makes few copies, as far as a short look shows.

@@ -97,6 +97,24 @@ fn bytes_copied_for_one_connection_count_among_deliveries() {
     assert!(!cluster.broker(0).has_delivered());
 }
 
+#[test]
+fn a_visit_is_shorter_the_more_sessions_are_ready() {
+    let mut cluster = Cluster::limited(Limits {
+        copies_per_turn: 16_384,
+        ..limits()
+    });
+    let readers: Vec<_> = (0..1_000)
+        .map(|number| cluster.open(0, &format!("reader {number}")))
+        .collect();
+    let visits = [0, 1, 16, 64, 256, 1_000].map(|ready| {
+        for reader in &readers[..ready] {
+            cluster.broker(0).note_more(reader.key);
+        }
+        cluster.broker(0).messages_of_visit()
+    });
+    assert_eq!(visits, [256, 256, 256, 64, 16, 16]);
+}
+
 /// All ways through such filters match a topic of their levels.
 #[test]
 fn filters_that_are_looked_at_in_vain_count_and_the_short_look_is_short() {

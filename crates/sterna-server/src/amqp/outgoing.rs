@@ -20,9 +20,6 @@ use crate::door::{Promise, StepOutput};
 use crate::mapping::{AmqpForm, amqp_form, tail as tail_of};
 use crate::metrics::DropReason;
 
-/// Messages taken from one queue before the next ready session has its turn.
-const MESSAGES_PER_TURN: usize = 256;
-
 /// A client's disposition of one delivery.
 #[derive(Debug)]
 pub(super) struct Disposed {
@@ -256,7 +253,7 @@ impl Door {
             high_watermark_bytes: self.high_watermark_bytes,
         };
         let mut is_done = false;
-        for _ in 0..MESSAGES_PER_TURN {
+        for _ in 0..cx.broker.messages_of_visit() {
             let sent = pump.one(cx, &mut client.engine, source, &mut self.out);
             match sent {
                 Step::Sent { payload_bytes } => {

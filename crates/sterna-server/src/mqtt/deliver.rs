@@ -14,9 +14,6 @@ use crate::context::Context;
 use crate::metrics::DropReason;
 use crate::session::{self, SessionState, packet_id_at};
 
-/// Messages taken from one queue before the next ready session has its turn.
-const MESSAGES_PER_TURN: usize = 256;
-
 impl Door {
     /// Sends messages that wait for a session, as far as its client's window and the transport allow.
     pub(crate) fn deliver(
@@ -42,7 +39,7 @@ impl Door {
         let now_ms = cx.now_ms;
         let mut unsent_bytes = cx.net.unsent_bytes(client.id);
         let mut delays = cx.meters.delays(Protocol::Mqtt);
-        for _ in 0..MESSAGES_PER_TURN {
+        for _ in 0..cx.broker.messages_of_visit() {
             let Some(next) = cx.broker.next(now_ms, session) else {
                 return;
             };

@@ -19,9 +19,6 @@ use crate::inspect::Tally;
 use crate::session::http::{Window, state_mut};
 use crate::sys::Counts;
 
-/// Messages taken from one queue before the next ready session has its turn.
-const MESSAGES_PER_TURN: usize = 256;
-
 /// Bytes that are gathered before they are handed to the transport: a piece of a long message.
 const GATHERED_BYTES: usize = 16 << 10;
 
@@ -242,6 +239,7 @@ fn stream(
 ) -> Left {
     let now_ms = cx.now_ms;
     let mut has_room = out.has_room(subscription.exchange);
+    let most = cx.broker.messages_of_visit();
     let mut pieces = 0;
     let left = loop {
         if buffer.len() >= GATHERED_BYTES {
@@ -252,7 +250,7 @@ fn stream(
             break Left::Parked;
         }
         // One in any case: each session has its turn.
-        if pieces >= MESSAGES_PER_TURN || (pieces > 0 && cx.broker.has_delivered()) {
+        if pieces >= most || (pieces > 0 && cx.broker.has_delivered()) {
             break Left::More;
         }
         pieces += 1;
