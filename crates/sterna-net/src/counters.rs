@@ -72,8 +72,10 @@ pub enum RefusedConnection {
     HalfOpenPerAddress,
     /// The system did not let the shard register it.
     System,
-    /// The handler refuses newcomers, see [`crate::Network::refuse_newcomers`].
+    /// The handler refuses all newcomers, see [`crate::Network::refuse_newcomers`].
     Refused,
+    /// The handler refuses newcomers from its network, see [`crate::RefusedPeers::Of`].
+    RefusedNetwork,
     /// It is none of the listener's balancers, see [`crate::ListenerConfig::balancers`].
     NotBalancer,
     /// A balancer's header is malformed, too long, or did not come in time.
@@ -82,7 +84,7 @@ pub enum RefusedConnection {
 
 impl RefusedConnection {
     /// All reasons.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Connections,
         Self::ConnectionsPerAddress,
         Self::ConnectionsPerListener,
@@ -90,6 +92,7 @@ impl RefusedConnection {
         Self::HalfOpenPerAddress,
         Self::System,
         Self::Refused,
+        Self::RefusedNetwork,
         Self::NotBalancer,
         Self::ProxyHeader,
     ];
@@ -105,6 +108,7 @@ impl RefusedConnection {
             Self::HalfOpenPerAddress => "half_open_per_address",
             Self::System => "system",
             Self::Refused => "refused",
+            Self::RefusedNetwork => "refused_network",
             Self::NotBalancer => "not_balancer",
             Self::ProxyHeader => "proxy_header",
         }
@@ -125,6 +129,9 @@ impl RefusedConnection {
             }
             Self::System => "the system does not let the broker watch it",
             Self::Refused => "memory is short (broker.memory_ceiling)",
+            Self::RefusedNetwork => {
+                "memory is short (broker.memory_ceiling), and connections of its address hold most of it"
+            }
             Self::NotBalancer => "it is none of the listener's balancers (proxy_protocol.from)",
             Self::ProxyHeader => "its header of the PROXY protocol is not one",
         }
@@ -186,8 +193,8 @@ impl ListenerCounters {
         self.failed[fault as usize].add(1);
     }
 
-    pub(crate) fn set_quic(&self, counters: quic::Counters) {
-        *self.quic.lock().unwrap_or_else(PoisonError::into_inner) = Some(counters);
+    pub(crate) fn set_quic(&self, counters: &quic::Counters) {
+        *self.quic.lock().unwrap_or_else(PoisonError::into_inner) = Some(*counters);
     }
 
     fn figures(&self) -> ListenerFigures {
@@ -308,6 +315,7 @@ fn add(sum: &mut quic::Counters, other: &quic::Counters) {
         retried,
         ignored,
         early_dropped,
+        unread_dropped,
         held_back,
         held_back_dropped,
         amplification_stops,
@@ -324,6 +332,7 @@ fn add(sum: &mut quic::Counters, other: &quic::Counters) {
     sum.retried += retried;
     sum.ignored += ignored;
     sum.early_dropped += early_dropped;
+    sum.unread_dropped += unread_dropped;
     sum.held_back += held_back;
     sum.held_back_dropped += held_back_dropped;
     sum.amplification_stops += amplification_stops;

@@ -5,12 +5,13 @@
 //! handler never blocks, never waits and never reads a clock.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
+use ipnet::IpNet;
 use thin_vec::ThinVec;
 
-use crate::FailedHandshake;
+use crate::{FailedHandshake, RefusedConnection};
 
 /// A transport connection of one shard.
 ///
@@ -242,6 +243,31 @@ impl fmt::Debug for Trace {
     }
 }
 
+/// The peers whose new connections are refused, see [`Network::refuse_newcomers`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum RefusedPeers {
+    /// No one.
+    #[default]
+    None,
+    /// Those from these networks.
+    Of(Vec<IpNet>),
+    /// Everyone.
+    All,
+}
+
+impl RefusedPeers {
+    /// Whether a newcomer from this address is refused, and why.
+    pub(crate) fn refusal(&self, peer: IpAddr) -> Option<RefusedConnection> {
+        match self {
+            Self::All => Some(RefusedConnection::Refused),
+            Self::Of(networks) if networks.iter().any(|network| network.contains(&peer)) => {
+                Some(RefusedConnection::RefusedNetwork)
+            }
+            Self::Of(_) | Self::None => None,
+        }
+    }
+}
+
 /// The services of a shard (or the simulation) for its handler.
 ///
 /// No call blocks or fails. A call for a closed connection or stream does nothing;
@@ -337,13 +363,22 @@ pub trait Network {
         let _ = connection;
     }
 
-    /// Refuses new connections of these listeners from now on, and takes those of all others. On a
-    /// byte stream a connection is closed at its accept. On QUIC its first packet is answered with
-    /// CONNECTION_REFUSED.
+    /// Refuses new connections of these listeners from now on, those of such `peers`, and takes all others.
+    /// On a byte stream a connection is closed at its accept, or once a balancer has told its client. On QUIC its first
+    /// packet is answered with CONNECTION_REFUSED.
     ///
     /// The simulation takes all.
-    fn refuse_newcomers(&mut self, listeners: &[u16]) {
-        let _ = listeners;
+    fn refuse_newcomers(&mut self, listeners: &[u16], peers: &RefusedPeers) {
+        let _ = (listeners, peers);
+    }
+
+    /// Drops what the peer of a QUIC connection sends, while at least so many bytes of it are
+    /// [unread](Self::unread_bytes): flow control cannot take back the credit that the peer has. To the peer the datagrams
+    /// are lost on the way. `u32::MAX` ends that.
+    ///
+    /// The simulation drops nothing.
+    fn cap_unread(&mut self, connection: ConnectionId, most_bytes: u32) {
+        let _ = (connection, most_bytes);
     }
 
     /// Live figures of the connection's path.

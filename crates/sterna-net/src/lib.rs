@@ -29,6 +29,7 @@ mod steering;
 mod strays;
 mod table;
 mod tcp_info;
+mod throttle;
 mod tls;
 mod tokens;
 mod udp;
@@ -42,7 +43,8 @@ pub use counters::{Count, ListenerFigures, RefusedConnection, ShardCounters, Sha
 pub use foreign::foreign;
 pub use handler::{
     CHUNK_BYTES, Chunk, CloseReason, ConnectionId, ConnectionInfo, EarlyData, Handler, Network,
-    PathStatistics, SHARE_BYTES, StreamEnd, StreamId, Trace, TraceSink, TransportKind,
+    PathStatistics, RefusedPeers, SHARE_BYTES, StreamEnd, StreamId, Trace, TraceSink,
+    TransportKind,
 };
 pub use handshake::{FailedHandshake, FaultCounts, HandshakeFault};
 pub use mailbox::{Courier, Gate, Mailbox};

@@ -277,7 +277,7 @@ impl UdpListener {
         to.sent_datagrams.set(self.sent.datagrams);
         let counters = self.driver.counters();
         if counters != *published {
-            to.set_quic(counters);
+            to.set_quic(&counters);
             *published = counters;
         }
     }

@@ -299,8 +299,9 @@ impl Principals {
         }
     }
 
-    /// The network that a principal is.
-    pub(crate) fn network(&self, principal: Principal) -> Option<IpAddr> {
+    /// The network that a principal is: an IPv4 address, or the first address of a /48.
+    #[must_use]
+    pub fn network(&self, principal: Principal) -> Option<IpAddr> {
         match self.name(principal)? {
             Name::Network(network) => Some(network),
             Name::User(_) => None,

@@ -28,6 +28,7 @@ use super::tls::{self, Negotiated, Refusal, TlsServer};
 use super::trace::Tracer;
 use super::unproved::{Strays, Unproved};
 use crate::peers::{Peers, Place};
+use crate::throttle::Throttle;
 use crate::{
     Clock, CloseReason, ConnectionInfo, EarlyData, FailedHandshake, HandshakeFault, Trace,
     TransportKind,
@@ -50,6 +51,8 @@ pub(super) struct Shared {
     pub(super) events: VecDeque<DriverEvent>,
     /// Datagrams that were held back, and whose address is proved now.
     pub(super) released: VecDeque<Parcel>,
+    /// Lines about connections that were closed over data.
+    pub(super) closed_over_data: Throttle,
     /// Bytes of early data of all connections in their handshake.
     pub(super) early_bytes: usize,
     /// Bytes of all connections that have come and are not read.
@@ -126,6 +129,8 @@ pub(super) struct Connected {
     pub(super) paused: bool,
     /// Bytes that have come since then, which are not read; no more than the window.
     pub(super) unread_bytes: u32,
+    /// Unread bytes at which datagrams are dropped.
+    pub(super) most_unread_bytes: u32,
     pub(super) gaps: Gaps,
     /// Streams with bytes that were not read yet; holds something while paused only, as a rule.
     pub(super) readable: Vec<StreamId>,
@@ -163,6 +168,7 @@ impl Connected {
             dirty: false,
             paused: false,
             unread_bytes: 0,
+            most_unread_bytes: u32::MAX,
             gaps: Gaps::default(),
             readable: Vec::new(),
             outgoing: None,

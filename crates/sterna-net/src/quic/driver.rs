@@ -26,9 +26,10 @@ use super::unproved::{AMPLIFICATION, Unproved};
 use super::{
     Counters, DatagramBatch, DriverEvent, EventKind, Flush, Key, QuicConfig, Sent, SetupError,
 };
-use crate::Clock;
 use crate::counters::RefusedConnection;
 use crate::peers::{Peers, host_of, in_turns};
+use crate::throttle::Throttle;
+use crate::{Clock, RefusedPeers};
 
 /// Answers outside of connections (Retry, version negotiation, resets) that may wait for the socket.
 const MAX_RESPONSES: usize = 256;
@@ -86,7 +87,7 @@ pub struct Driver {
     rest: Option<Parcel>,
     scratch: Vec<u8>,
     /// New connections are refused.
-    is_refusing: bool,
+    refused: RefusedPeers,
 }
 
 /// A first packet.
@@ -188,6 +189,7 @@ impl Driver {
                 counters: Counters::default(),
                 events: VecDeque::new(),
                 released: VecDeque::new(),
+                closed_over_data: Throttle::default(),
                 early_bytes: 0,
                 unread_bytes: 0,
             },
@@ -204,7 +206,7 @@ impl Driver {
             handshakes_left,
             rest: None,
             scratch: Vec::new(),
-            is_refusing: false,
+            refused: RefusedPeers::None,
         })
     }
 
@@ -282,6 +284,10 @@ impl Driver {
                 if early && !connection.may_come_early(&mut self.shared, length) {
                     return;
                 }
+                if connection.drops_input() {
+                    self.shared.counters.unread_dropped += 1;
+                    return;
+                }
                 self.routed(slot, event, remote, one_rtt, length);
             }
         }
@@ -315,16 +321,13 @@ impl Driver {
 
     /// Decides on a first packet, which may have `waited` for its turn.
     fn incoming(&mut self, now: Instant, newcomer: Newcomer, waited: bool) {
-        if self.is_refusing {
-            self.turn_away(
-                newcomer.incoming.remote_address(),
-                RefusedConnection::Refused,
-            );
+        let peer = newcomer.incoming.remote_address();
+        if let Some(reason) = self.refused.refusal(peer.ip()) {
+            self.turn_away(peer, reason);
             let transmit = self.endpoint.refuse(newcomer.incoming, &mut self.scratch);
             return self.respond(transmit, newcomer.bytes);
         }
         let (incoming, newcomer_bytes) = (&newcomer.incoming, newcomer.bytes);
-        let peer = incoming.remote_address();
         let validated = incoming.remote_address_validated();
         match self
             .shared
@@ -723,9 +726,9 @@ impl Driver {
         }
     }
 
-    /// Refuses new connections for now, or takes them again; those that exist go on.
-    pub fn set_refusing(&mut self, is_refusing: bool) {
-        self.is_refusing = is_refusing;
+    /// Refuses new connections from where it is said, and takes all others; those that exist go on.
+    pub fn refuse_peers(&mut self, refused: RefusedPeers) {
+        self.refused = refused;
     }
 
     /// Refuses new connections for good; those that exist go on.

@@ -165,6 +165,8 @@ pub struct Counters {
     pub ignored: u64,
     /// Datagrams dropped because a client, or all of them, sent too much early data.
     pub early_dropped: u64,
+    /// Datagrams dropped because too much of their connections was unread, see [`crate::Network::cap_unread`].
+    pub unread_dropped: u64,
     /// Datagrams held back until the handshake finished.
     pub held_back: u64,
     /// Datagrams dropped because too many were held back.

@@ -137,6 +137,11 @@ impl Connected {
         self.unread_bytes as usize + self.gaps.bytes() as usize
     }
 
+    /// Whether what comes now is dropped, since too much is unread.
+    pub(super) fn drops_input(&self) -> bool {
+        self.unread_bytes() >= self.most_unread_bytes as usize
+    }
+
     /// Nothing is unread any more.
     pub(super) fn forget_unread(&mut self, shared: &mut Shared) {
         shared.unread_bytes -= u64::from(std::mem::take(&mut self.unread_bytes));

@@ -242,7 +242,10 @@ impl Connected {
         }
         let peer = self.quic.remote_address();
         let unsent_bytes = self.unsent_bytes();
-        tracing::info!(%peer, unsent_bytes, "closed over data that the client has not acknowledged");
+        let now_ms = shared.clock.at(shared.now);
+        if let Some(more) = shared.closed_over_data.pass(now_ms) {
+            tracing::info!(%peer, unsent_bytes, more, "closed over data that the client has not acknowledged");
+        }
         self.close_now(shared);
     }
 

@@ -6,13 +6,13 @@ use mio::{Interest, Registry};
 use thin_vec::ThinVec;
 
 use super::Shard;
-use super::admission::Throttle;
 use super::connection::{Client, Connection, Phase};
 use super::core::Core;
 use super::deadlines::Kind;
 use crate::bind::{Listener, ListenerKind};
 use crate::counters::RefusedConnection;
 use crate::mailbox::Gate;
+use crate::throttle::Throttle;
 use crate::udp::canonical;
 use crate::{ConnectionInfo, Handler, TransportKind, tls, tokens, websocket};
 
@@ -213,10 +213,11 @@ fn admit(
     let transport = transport_of(kind);
     // Nothing stands between its accept and the handler.
     let plain = transport == TransportKind::Tcp && kind.balancers.is_none();
-    if core.refusing.contains(&kind.index) {
-        return Err(NotAdmitted::Limit(RefusedConnection::Refused));
-    }
     let is_balancer = kind.balancers.is_some();
+    // Of a balancer's connection it is asked when the client is known.
+    if !is_balancer && let Some(refusal) = core.refusing.refusal(kind.index, peer.ip()) {
+        return Err(NotAdmitted::Limit(refusal));
+    }
     if let Some(balancers) = &kind.balancers
         && !balancers.iter().any(|prefix| prefix.contains(&peer.ip()))
     {

@@ -1,12 +1,13 @@
 //! The shard as its handler sees it: connections and the calls that queue something on them.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::admission::{Admission, Throttle};
+use super::admission::Admission;
 use super::connection::{
     CipherScratch, Connection, ConnectionEnd, Hangup, PeerSide, Phase, Pushed,
 };
@@ -18,11 +19,12 @@ use crate::counters::{RefusedConnection, ShardCounters};
 use crate::outbox::Pool;
 use crate::peers::{Peers, host_of, in_turns};
 use crate::table::Table;
+use crate::throttle::Throttle;
 use crate::udp::{self, UdpListener};
 use crate::websocket;
 use crate::{
     CloseReason, ConnectionId, ConnectionInfo, FailedHandshake, HandshakeFault, Network,
-    PathStatistics, StreamId, Trace,
+    PathStatistics, RefusedPeers, StreamId, Trace,
 };
 
 /// Slots that a survey looks at for each connection that it may show.
@@ -64,10 +66,25 @@ pub(super) struct Core {
     pub(super) udp: Vec<UdpListener>,
     /// Where the survey of paths goes on: a number of all slots, byte streams first.
     survey_at: usize,
-    /// Listeners whose new connections are refused.
-    pub(super) refusing: Vec<u16>,
+    /// The new connections that the handler refuses.
+    pub(super) refusing: Refusing,
     /// Bytes of all connections that wait to be sent and are copies.
     pub(super) unsent_bytes: usize,
+}
+
+/// The new connections that the handler refuses: of these listeners those of such peers.
+#[derive(Debug, Default)]
+pub(super) struct Refusing {
+    listeners: Vec<u16>,
+    peers: RefusedPeers,
+}
+
+impl Refusing {
+    /// Whether a newcomer of a listener from this address is refused, and why.
+    pub(super) fn refusal(&self, listener: u16, peer: IpAddr) -> Option<RefusedConnection> {
+        let is_concerned = self.listeners.contains(&listener);
+        is_concerned.then(|| self.peers.refusal(peer)).flatten()
+    }
 }
 
 impl Core {
@@ -99,7 +116,7 @@ impl Core {
             counters,
             udp,
             survey_at: 0,
-            refusing: Vec::new(),
+            refusing: Refusing::default(),
             unsent_bytes: 0,
         }
     }
@@ -722,11 +739,23 @@ impl Network for Core {
         }
     }
 
-    fn refuse_newcomers(&mut self, listeners: &[u16]) {
-        self.refusing = listeners.to_vec();
+    fn refuse_newcomers(&mut self, listeners: &[u16], peers: &RefusedPeers) {
+        self.refusing = Refusing {
+            listeners: listeners.to_vec(),
+            peers: peers.clone(),
+        };
         for udp in &mut self.udp {
-            let is_refusing = listeners.contains(&udp.driver.listener());
-            udp.driver.set_refusing(is_refusing);
+            let is_concerned = listeners.contains(&udp.driver.listener());
+            let peers = is_concerned.then(|| peers.clone());
+            udp.driver.refuse_peers(peers.unwrap_or_default());
+        }
+    }
+
+    fn cap_unread(&mut self, connection: ConnectionId, most_bytes: u32) {
+        if let Some((socket, key)) = udp::key(connection)
+            && let Some(udp) = self.udp.get_mut(socket)
+        {
+            udp.driver.cap_unread(key, most_bytes);
         }
     }
 

@@ -139,7 +139,11 @@ impl<H: Handler> Shard<H> {
         };
         let balancer = connection.info.peer;
         let peer = header.client.map_or(balancer, canonical);
-        let place = self.core.peers.enter(peer.ip(), connection.info.listener);
+        let listener = connection.info.listener;
+        let place = match self.core.refusing.refusal(listener, peer.ip()) {
+            Some(refusal) => Err(refusal),
+            None => self.core.peers.enter(peer.ip(), listener),
+        };
         let admitted = place.and_then(|place| {
             let named = self.core.admission.name(peer.ip(), &self.core.config);
             named.map(|()| place)

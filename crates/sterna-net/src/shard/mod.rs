@@ -108,7 +108,7 @@ impl<H: Handler> Shard<H> {
         let acceptors = Acceptors::new(listeners, gate, poll.registry())?;
         for (index, listener) in udp.iter_mut().enumerate() {
             let own = counters.listener(listener.driver.listener());
-            own.set_quic(listener.driver.counters());
+            own.set_quic(&listener.driver.counters());
             listener.register(poll.registry(), tokens::udp(index))?;
         }
         let scratch = Scratch {

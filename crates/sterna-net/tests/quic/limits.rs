@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quinn_proto::Dir;
 use sterna_net::quic::{EventKind, Flush, Key, QuicConfig, Sent};
-use sterna_net::{HandshakeFault, StreamId};
+use sterna_net::{HandshakeFault, RefusedPeers, StreamId};
 
 use crate::world::{Fate, World, echo, settings};
 
@@ -294,14 +294,15 @@ fn newcomers_are_refused_for_as_long_as_it_is_said() {
     let mut world = World::new(QuicConfig::default(), RTT / 2);
     world.connect();
     world.run_for(RTT * 3);
-    world.server.set_refusing(true);
+    world.server.refuse_peers(RefusedPeers::All);
     let refused = world.connect();
     world.run_until(RTT * 3, |world| world.clients[refused].lost.is_some());
     let lost = world.clients[refused].lost.clone().expect("refused");
     assert!(lost.to_string().contains("refused"), "{lost}");
     assert_eq!((world.server.len(), world.server.half_open()), (1, 0));
     assert!(world.clients[0].lost.is_none(), "who is in stays");
-    world.server.set_refusing(false);
+    let elsewhere = "192.0.2.9/32".parse().expect("a network");
+    world.server.refuse_peers(RefusedPeers::Of(vec![elsewhere]));
     let client = world.connect();
     world.run_for(RTT * 3);
     assert!(world.clients[client].connected.is_some());

@@ -604,6 +604,27 @@ fn what_waits_behind_a_gap_is_counted_until_it_is_read() {
     }
 }
 
+/// A peer that may not grow is as if its path were broken: its credit is worth nothing until the limit ends.
+#[test]
+fn what_comes_beyond_a_limit_of_unread_bytes_is_dropped() {
+    const MOST: u32 = 16 << 10;
+    let (mut world, client, key) = connected(QuicConfig::default());
+    world.server.pause(key, true);
+    world.server.cap_unread(key, MOST);
+    let stream = world.open(client, Dir::Bi, &vec![7; 60_000], false);
+    world.run_for(RTT * 20);
+    let held = world.server.unread_bytes(key);
+    assert!(
+        (MOST as usize..MOST as usize + 2_000).contains(&held),
+        "{held} bytes"
+    );
+    assert!(world.server.counters().unread_dropped > 0);
+    world.server.cap_unread(key, u32::MAX);
+    world.server.pause(key, false);
+    world.run_for(RTT * 200);
+    assert_eq!(world.arrived(key, stream).len(), 60_000);
+}
+
 /// A client on a bad path is charged with next to nothing in the end: what it sends again is no data behind a gap.
 #[test]
 fn losses_and_repetitions_add_up_to_nothing() {

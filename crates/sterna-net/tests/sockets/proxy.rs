@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use rustls::{ClientConnection, StreamOwned};
 use sterna_net::{
-    ConnectionInfo, ListenerTransport, RefusedConnection, ShardConfig, WebSocketConfig,
+    ConnectionInfo, ListenerTransport, RefusedConnection, RefusedPeers, ShardConfig,
+    WebSocketConfig,
 };
 
 use crate::support::pki::Authority;
@@ -223,6 +224,27 @@ fn limits_by_address_are_those_of_the_clients() {
     drop(first);
     server.wait_figures(|figures| figures.connections == 1);
     exchange(&mut open("203.0.113.1"), b"x");
+    server.stop();
+}
+
+/// Whom the handler refuses is asked when the client is known: a balancer has other clients.
+#[test]
+fn newcomers_are_refused_by_the_clients_address() {
+    let server = tcp(ShardConfig::default());
+    let count = || refused(&server, RefusedConnection::RefusedNetwork);
+    for (network, expected) in [("127.0.0.0/8", 0), ("203.0.113.0/24", 1)] {
+        let network = RefusedPeers::Of(vec![network.parse().expect("a network")]);
+        server.run(0, move |_, net| net.refuse_newcomers(&[0], &network));
+        let mut client = connect(&server);
+        client.write_all(&[V1, b"taken"].concat()).unwrap();
+        if expected == 0 {
+            exchange(&mut client, b"taken");
+        } else {
+            assert!(is_closed(&mut client));
+        }
+        server.wait_figures(|figures| figures.refused == expected);
+        assert_eq!(count(), expected);
+    }
     server.stop();
 }
 

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sterna_net::{
-    CloseReason, ConnectionId, ListenerTransport, Network, RefusedConnection, StreamId,
-    TransportKind,
+    CloseReason, ConnectionId, ListenerTransport, Network, RefusedConnection, RefusedPeers,
+    StreamId, TransportKind,
 };
 
 use crate::support::{Letter, Manner, PATIENCE, Seen, Server, Setup, pattern};
@@ -836,20 +836,31 @@ fn limits_and_the_gate_turn_newcomers_away() {
 
 #[test]
 fn newcomers_are_refused_for_as_long_as_the_handler_says() {
+    use RefusedConnection::{Refused, RefusedNetwork};
     let server = setup().start();
     let mut first = connect(server.address());
     exchange(&mut first, b"one");
-    server.run(0, |_, net| net.refuse_newcomers(&[0]));
-    let mut second = connect(server.address());
-    let refused = second.read(&mut [0; 1]);
-    assert!(matches!(refused, Ok(0) | Err(_)), "{refused:?}");
-    server.wait_figures(|figures| figures.refused == 1);
-    let listener = server.counters[0].listeners()[0];
-    assert_eq!(listener.refused[RefusedConnection::Refused as usize], 1);
-    exchange(&mut first, b"goes on");
-    // Another listener's number concerns nobody here.
-    server.run(0, |_, net| net.refuse_newcomers(&[1]));
-    exchange(&mut connect(server.address()), b"two");
+    let network = |text: &str| RefusedPeers::Of(vec![text.parse().expect("a network")]);
+    let refused = [
+        (RefusedPeers::All, Refused),
+        (network("127.0.0.0/8"), RefusedNetwork),
+    ];
+    for (count, (peers, reason)) in (1..).zip(refused) {
+        server.run(0, move |_, net| net.refuse_newcomers(&[0], &peers));
+        let mut second = connect(server.address());
+        let end = second.read(&mut [0; 1]);
+        assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+        server.wait_figures(|figures| figures.refused == count);
+        let listener = server.counters[0].listeners()[0];
+        assert_eq!(listener.refused[reason as usize], 1);
+        exchange(&mut first, b"goes on");
+    }
+    // Another listener's number concerns nobody here, and neither does another network.
+    let others = [(1, RefusedPeers::All), (0, network("10.0.0.0/8"))];
+    for (listener, peers) in others {
+        server.run(0, move |_, net| net.refuse_newcomers(&[listener], &peers));
+        exchange(&mut connect(server.address()), b"two");
+    }
     server.stop();
 }
 

@@ -34,7 +34,7 @@ pub(crate) use clients::Clients;
 pub(crate) use framers::Framers;
 pub(crate) use held::{Early, Held, held_bytes, hold_early, note_early};
 pub(crate) use outgoing::StepOutput;
-pub(crate) use overload::{LIGHT_BYTES, Sips, Weighed};
+pub(crate) use overload::{LIGHT_BYTES, Sips, Weighed, most_unread_bytes};
 use promises::Awaited;
 pub(crate) use promises::{Promise, Promises};
 pub(crate) use timers::Timers;

@@ -19,6 +19,11 @@ pub(crate) const LIGHT_BYTES: usize = 16 << 10;
 /// The same where its principal is heavy, from the second stage on: many have a little, too.
 const HEAVY_LIGHT_BYTES: usize = 1 << 10;
 
+/// Unread bytes at which the transport drops what a client sends, where that is `capped`.
+pub(crate) const fn most_unread_bytes(capped: bool) -> u32 {
+    if capped { LIGHT_BYTES as u32 } else { u32::MAX }
+}
+
 /// Whether a client's principal is heavy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Principals {
@@ -82,13 +87,14 @@ impl Sips {
         u64::from(self.since_s) * 1000
     }
 
-    /// Whether the client is not to be read; it keeps `partial_bytes` of partly arrived input. `who` tells its user and
+    /// Whether the client is not to be read; its connection keeps `partial_bytes` of partly arrived
+    /// input. `who` tells its user and
     /// address. Ends the moment in which it was read.
-    pub(crate) fn holds_back<'a>(
+    pub(crate) fn holds_back(
         &mut self,
-        cx: &Context<'_>,
-        partial_bytes: usize,
-        who: impl FnOnce() -> (Option<&'a str>, Option<IpAddr>),
+        cx: &mut Context<'_>,
+        (connection, partial_bytes): (ConnectionId, usize),
+        user: Option<&str>,
     ) -> bool {
         let stage = cx.memory.stage();
         if stage == Stage::Normal {
@@ -97,7 +103,13 @@ impl Sips {
             return self.paused_until_ms(cx.now_ms).is_some();
         }
         let is_sip = std::mem::take(&mut self.reading) == Reading::Sip;
-        let is_heavy = self.is_heavy(cx, who);
+        if self.principal == Principals::Unknown {
+            let address = cx.address(connection);
+            self.look_up(cx, user, address);
+            let is_capped = self.principal == Principals::Heavy && stage >= Stage::Drop;
+            cx.net.cap_unread(connection, most_unread_bytes(is_capped));
+        }
+        let is_heavy = self.principal == Principals::Heavy;
         let is_concerned = is_heavy || stage >= Stage::Drop;
         let gives_more = self.publishes && (stage >= Stage::Drop || cx.memory.is_for_messages());
         let is_held_back =
@@ -108,19 +120,10 @@ impl Sips {
         is_held_back || self.paused_until_ms(cx.now_ms).is_some()
     }
 
-    /// Whether the client's principal is heavy.
-    fn is_heavy<'a>(
-        &mut self,
-        cx: &Context<'_>,
-        who: impl FnOnce() -> (Option<&'a str>, Option<IpAddr>),
-    ) -> bool {
-        if self.principal == Principals::Unknown {
-            let (principals, (user, address)) = (cx.memory.principals(), who());
-            let found = principals.find(user, address);
-            let is_heavy = found.is_some_and(|found| cx.memory.is_heavy(found));
-            self.note_heavy(is_heavy);
-        }
-        self.principal == Principals::Heavy
+    /// Finds out whether the principal of a client with this user and address is heavy.
+    fn look_up(&mut self, cx: &Context<'_>, user: Option<&str>, address: Option<IpAddr>) {
+        let found = cx.memory.principals().find(user, address);
+        self.note_heavy(found.is_some_and(|found| cx.memory.is_heavy(found)));
     }
 
     /// Notes whether the client's principal is heavy.

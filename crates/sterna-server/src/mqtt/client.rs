@@ -171,10 +171,8 @@ impl Client {
     /// half full. Goes on after that, unless the broker `is_stopping`. The client's silence does not count meanwhile.
     pub(super) fn pace(&mut self, cx: &mut Context<'_>, is_stopping: bool) {
         let partial_bytes = self.partial_bytes();
-        let is_held_back = self.sips.holds_back(cx, partial_bytes, || {
-            let address = cx.address(self.id);
-            (self.identity.user(), address)
-        });
+        let user = self.identity.user();
+        let is_held_back = self.sips.holds_back(cx, (self.id, partial_bytes), user);
         let is_full = is_stopping
             || is_held_back
             || self.promises.is_full(cx)

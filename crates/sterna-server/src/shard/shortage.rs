@@ -1,12 +1,15 @@
 //! The measures of a shard while memory is short.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use rustc_hash::FxHashMap;
 use sterna_broker::{LastingSession, Principal};
-use sterna_net::Network;
+use sterna_net::{Network, RefusedPeers};
 
 use super::{Shard, Stopping};
 use crate::config::Protocol;
-use crate::door::{LIGHT_BYTES, Weighed};
+use crate::door::{LIGHT_BYTES, Weighed, most_unread_bytes};
 use crate::mail::Mail;
 use crate::memory::Stage;
 
@@ -31,6 +34,11 @@ pub(super) struct Shortage {
     weighed: Vec<(Principal, u64)>,
     /// The most bytes that a principal has held since memory became short.
     heaviest_bytes: u64,
+    /// Networks whose connections hold much, and that are heavy: they may have no more of them until messages are dropped no
+    /// more.
+    full: Vec<IpAddr>,
+    /// The newcomers that the transport refuses.
+    refused: RefusedPeers,
     /// Bytes that clients were ended for, and when: the system has them back a little later.
     shed: (u64, u64),
 }
@@ -43,6 +51,8 @@ const ROUND_INTERVAL_MS: u64 = 4 * SIP_INTERVAL_MS;
 const BACK_MS: u64 = 2 * ROUND_INTERVAL_MS;
 /// Less than this part of what the heaviest principal has held is little.
 const LITTLE: u64 = 16;
+/// Networks that are refused at once, at most.
+const MOST_FULL: usize = 256;
 /// Connections and sessions that are ended at once at most.
 const MOST_ENDED: usize = 4_096;
 
@@ -85,22 +95,15 @@ impl Shard {
         self.shortage.is_relieved &= stage >= Stage::Drop;
         self.shortage.next_ms = (stage > Stage::Normal).then(|| net.now_ms() + SIP_INTERVAL_MS);
         self.shortage.round_ms = net.now_ms() + ROUND_INTERVAL_MS;
-        let found = if stage > Stage::Normal {
+        let found = if stage > Stage::Normal || before >= Stage::Drop {
             self.weigh(net)
         } else {
-            self.forget_weights();
             Vec::new()
         };
-        let is_refusing = stage >= Stage::RefuseNewcomers;
-        if is_refusing != (before >= Stage::RefuseNewcomers) {
-            let listeners = self.policy.listeners.iter().enumerate();
-            // Operators are let in, since they can help.
-            let refusing: Vec<u16> = listeners
-                .filter(|(_, listener)| is_refusing && listener.protocol != Protocol::Admin)
-                .map(|(index, _)| index as u16)
-                .collect();
-            net.refuse_newcomers(&refusing);
+        if stage == Stage::Normal {
+            self.forget_weights();
         }
+        self.refuse(net);
         if self.stopping != Stopping::No {
             return;
         }
@@ -138,6 +141,7 @@ impl Shard {
                 self.shortage.is_relieving = true;
             }
             let found = self.weigh(net);
+            self.refuse(net);
             self.shed(net, found);
         }
         let mut doors = self.doors(net);
@@ -170,6 +174,8 @@ impl Shard {
         }
         let principals = doors.cx.memory.principals();
         let mut sums: FxHashMap<Principal, u64> = FxHashMap::default();
+        // Of connections alone, which newcomers would make more.
+        let mut of_connections = Vec::new();
         for one in &found {
             let is_new = !sums.contains_key(&one.principal);
             *sums.entry(one.principal).or_default() += one.own_bytes;
@@ -177,6 +183,7 @@ impl Shard {
                 principals.leave(one.principal);
             }
         }
+        of_connections.extend(sums.iter().map(|(principal, bytes)| (*principal, *bytes)));
         doors.cx.broker.weigh_sessions(&mut |principal, bytes| {
             if !sums.contains_key(&principal) {
                 principals.enter_again(principal);
@@ -190,13 +197,50 @@ impl Shard {
         let principals = self.memory.principals();
         principals.judge_for(self.memory.ceiling_bytes().unwrap_or(u64::MAX));
         self.shortage.weighed = sums.into_iter().collect();
+        let is_dropping = self.shortage.stage >= Stage::Drop;
         for one in &found {
             let is_heavy = self.memory.is_heavy(one.principal);
+            net.cap_unread(one.connection, most_unread_bytes(is_heavy && is_dropping));
             let _ = self.mqtt.note_heavy(one.connection, is_heavy)
                 || self.amqp.note_heavy(one.connection, is_heavy)
                 || self.http.note_heavy(one.connection, is_heavy);
         }
+        if is_dropping {
+            of_connections.retain(|(principal, bytes)| {
+                self.memory.is_heavy(*principal) && self.is_worth_ending(*bytes)
+            });
+            let full = (of_connections.iter())
+                .filter_map(|(principal, _)| self.memory.principals().network(*principal));
+            self.shortage.full.extend(full);
+            self.shortage.full.sort_unstable();
+            self.shortage.full.dedup();
+            self.shortage.full.truncate(MOST_FULL);
+        } else {
+            self.shortage.full.clear();
+        }
         found
+    }
+
+    /// Has the transport refuse newcomers, as the stage asks: all of them, or those from networks that are full. Operators
+    /// are let in, since they can help.
+    fn refuse(&mut self, net: &mut dyn Network) {
+        let refused = if self.shortage.stage >= Stage::RefuseNewcomers {
+            RefusedPeers::All
+        } else if self.shortage.full.is_empty() {
+            RefusedPeers::None
+        } else {
+            RefusedPeers::Of(self.shortage.full.iter().copied().map(prefix_of).collect())
+        };
+        if refused == self.shortage.refused {
+            return;
+        }
+        let listeners = self.policy.listeners.iter().enumerate();
+        let refusing: Vec<u16> = listeners
+            .filter(|(_, listener)| listener.protocol != Protocol::Admin)
+            .map(|(index, _)| index as u16)
+            .collect();
+        net.refuse_newcomers(&refusing, &refused);
+        self.shortage.refused = refused;
     }
 
     /// Forgets what the last round has weighed.
@@ -382,6 +426,12 @@ impl Shard {
             }
         }
     }
+}
+
+/// The addresses of a principal that is a network.
+fn prefix_of(network: IpAddr) -> IpNet {
+    let bits = if network.is_ipv4() { 32 } else { 48 };
+    IpNet::new(network, bits).unwrap_or_else(|_| network.into())
 }
 
 fn bytes_of(sessions: &[LastingSession]) -> u64 {

@@ -77,6 +77,13 @@ impl Driver {
         self.get(key).map_or(0, Connected::unread_bytes)
     }
 
+    /// [`crate::Network::cap_unread`].
+    pub fn cap_unread(&mut self, key: Key, most_bytes: u32) {
+        self.with(key, |connection, _| {
+            connection.most_unread_bytes = most_bytes;
+        });
+    }
+
     /// [`crate::Network::unsent_on`].
     #[must_use]
     pub fn unsent_on(&self, key: Key, stream: StreamId) -> usize {

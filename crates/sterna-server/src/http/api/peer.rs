@@ -139,17 +139,10 @@ impl Peer {
     }
 
     /// Whether the connection is not to be read because memory is short; see [`Sips::holds_back`].
-    pub(crate) fn holds_back(&mut self, cx: &Context<'_>, partial_bytes: usize) -> bool {
-        let Self {
-            sips,
-            credentials,
-            connection,
-            ..
-        } = self;
-        sips.holds_back(cx, partial_bytes, || {
-            let address = cx.address(*connection);
-            (credentials.name(), address)
-        })
+    pub(crate) fn holds_back(&mut self, cx: &mut Context<'_>, partial_bytes: usize) -> bool {
+        let connection = (self.connection, partial_bytes);
+        self.sips
+            .holds_back(cx, connection, self.credentials.name())
     }
 
     /// The users who have something open on the connection.

@@ -15,7 +15,7 @@ type Labelled = (
     &'static str,
     &'static str,
     &'static str,
-    [(&'static str, OfQuic); 2],
+    &'static [(&'static str, OfQuic)],
 );
 
 /// Counters by listener.
@@ -145,24 +145,27 @@ impl Scrape {
                 "sterna_quic_early_data",
                 "Connections with early data (0-RTT), by its fate",
                 "verdict",
-                [
+                &[
                     ("accepted", |quic| quic.opened_early),
                     ("refused", |quic| quic.early_refused),
                 ],
             ),
             (
                 "sterna_quic_datagrams_dropped",
-                "Datagrams dropped because a limit of a handshake was reached",
+                "Datagrams dropped because a limit of a handshake, or of unread bytes while memory is short, was reached",
                 "reason",
-                [
+                &[
                     ("early_data", |quic| quic.early_dropped),
                     ("held_back", |quic| quic.held_back_dropped),
+                    ("unread", |quic| quic.unread_dropped),
                 ],
             ),
         ];
         for (name, help, key, values) in labelled {
             let numbers = quic_names.clone().flat_map(|(at, name)| {
-                values.map(|(value, number)| ([name.as_str(), value], of_quic(at, number)))
+                values
+                    .iter()
+                    .map(move |&(value, number)| ([name.as_str(), value], of_quic(at, number)))
             });
             page.counters(name, help, ["listener", key], numbers);
         }

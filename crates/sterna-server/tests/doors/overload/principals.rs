@@ -1,8 +1,9 @@
 //! Who holds most of a short memory gets no more, and is ended first.
 
+use ipnet::IpNet;
 use sterna_mqtt::packet::{Connect, SubscribeOptions, Will};
 use sterna_mqtt::{Packet, PublishProperties, QoS};
-use sterna_net::TransportKind;
+use sterna_net::{RefusedPeers, TransportKind};
 use sterna_server::Stage;
 use sterna_server::config::MemoryCeiling;
 
@@ -82,6 +83,52 @@ fn the_heaviest_address_cannot_grow_and_all_others_go_on() {
     resident(&mut broker, 10, Stage::Normal);
     broker.come_from(ATTACKER);
     broker.client(V5, "again");
+}
+
+/// Its newcomers and the credit that its connections have would fill what the end of others frees.
+#[test]
+fn who_holds_most_gets_no_more_connections_and_fills_none() {
+    let mut broker = Broker::with(&config(), 2);
+    broker.come_from(ATTACKER);
+    let attacker = broker.client(V5, "attacker");
+    let heavy = |broker: &mut Broker, count: usize| {
+        for number in 0..count {
+            let peer = broker.client(V5, &format!("heavy-{number}"));
+            broker.send(peer, &partial_publish());
+        }
+    };
+    broker.come_from(HONEST);
+    let honest = broker.client(V5, "honest");
+    let attackers: IpNet = "10.0.0.1/32".parse().expect("a network");
+    let everyone_is_taken = |broker: &Broker| {
+        let mut wires = broker.wires.iter();
+        wires.all(|wire| wire.refusing.1 == RefusedPeers::None && wire.capped.is_empty())
+    };
+    for (count, is_refused) in [(1, false), (20, true)] {
+        broker.come_from(ATTACKER);
+        heavy(&mut broker, count);
+        resident(&mut broker, 82, Stage::MoveToLog);
+        assert!(everyone_is_taken(&broker), "{count}");
+        resident(&mut broker, 91, Stage::Drop);
+        let refused = if is_refused {
+            RefusedPeers::Of(vec![attackers])
+        } else {
+            RefusedPeers::None
+        };
+        assert_eq!(broker.wires[0].refusing.1, refused, "{count}");
+        assert_eq!(broker.wires[attacker.shard].capped[&attacker.id], 16 << 10);
+        assert!(!broker.wires[honest.shard].capped.contains_key(&honest.id));
+        // Whose transport was there before.
+        let late = broker.open();
+        broker.send(late, &[0x10]);
+        assert!(broker.wires[late.shard].capped.contains_key(&late.id));
+        resident(&mut broker, 96, Stage::RefuseNewcomers);
+        assert_eq!(broker.wires[0].refusing.1, RefusedPeers::All);
+        resident(&mut broker, 86, Stage::Drop);
+        assert_eq!(broker.wires[0].refusing.1, refused, "{count}");
+        resident(&mut broker, 10, Stage::Normal);
+        assert!(everyone_is_taken(&broker), "{count}");
+    }
 }
 
 /// Memory that those who are gone have left behind is nobody's: the heaviest of those who hold next to nothing goes on.
