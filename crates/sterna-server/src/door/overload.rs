@@ -106,7 +106,7 @@ impl Sips {
         if self.principal == Principals::Unknown {
             let address = cx.address(connection);
             self.look_up(cx, user, address);
-            let is_capped = self.principal == Principals::Heavy && stage >= Stage::Drop;
+            let is_capped = self.principal == Principals::Heavy && stage >= Stage::MoveToLog;
             cx.net.cap_unread(connection, most_unread_bytes(is_capped));
         }
         let is_heavy = self.principal == Principals::Heavy;

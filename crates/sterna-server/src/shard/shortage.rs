@@ -34,8 +34,8 @@ pub(super) struct Shortage {
     weighed: Vec<(Principal, u64)>,
     /// The most bytes that a principal has held since memory became short.
     heaviest_bytes: u64,
-    /// Networks whose connections hold much, and that are heavy: they may have no more of them until messages are dropped no
-    /// more.
+    /// Networks whose connections hold much, and that are heavy: they may have no more of them while waiting messages leave
+    /// memory.
     full: Vec<IpAddr>,
     /// The newcomers that the transport refuses.
     refused: RefusedPeers,
@@ -95,7 +95,7 @@ impl Shard {
         self.shortage.is_relieved &= stage >= Stage::Drop;
         self.shortage.next_ms = (stage > Stage::Normal).then(|| net.now_ms() + SIP_INTERVAL_MS);
         self.shortage.round_ms = net.now_ms() + ROUND_INTERVAL_MS;
-        let found = if stage > Stage::Normal || before >= Stage::Drop {
+        let found = if stage > Stage::Normal || before >= Stage::MoveToLog {
             self.weigh(net)
         } else {
             Vec::new()
@@ -197,15 +197,15 @@ impl Shard {
         let principals = self.memory.principals();
         principals.judge_for(self.memory.ceiling_bytes().unwrap_or(u64::MAX));
         self.shortage.weighed = sums.into_iter().collect();
-        let is_dropping = self.shortage.stage >= Stage::Drop;
+        let is_hard = self.shortage.stage >= Stage::MoveToLog;
         for one in &found {
             let is_heavy = self.memory.is_heavy(one.principal);
-            net.cap_unread(one.connection, most_unread_bytes(is_heavy && is_dropping));
+            net.cap_unread(one.connection, most_unread_bytes(is_heavy && is_hard));
             let _ = self.mqtt.note_heavy(one.connection, is_heavy)
                 || self.amqp.note_heavy(one.connection, is_heavy)
                 || self.http.note_heavy(one.connection, is_heavy);
         }
-        if is_dropping {
+        if is_hard {
             of_connections.retain(|(principal, bytes)| {
                 self.memory.is_heavy(*principal) && self.is_worth_ending(*bytes)
             });

@@ -107,9 +107,9 @@ fn who_holds_most_gets_no_more_connections_and_fills_none() {
     for (count, is_refused) in [(1, false), (20, true)] {
         broker.come_from(ATTACKER);
         heavy(&mut broker, count);
-        resident(&mut broker, 82, Stage::MoveToLog);
+        resident(&mut broker, 72, Stage::PausePublishers);
         assert!(everyone_is_taken(&broker), "{count}");
-        resident(&mut broker, 91, Stage::Drop);
+        resident(&mut broker, 82, Stage::MoveToLog);
         let refused = if is_refused {
             RefusedPeers::Of(vec![attackers])
         } else {
@@ -124,7 +124,7 @@ fn who_holds_most_gets_no_more_connections_and_fills_none() {
         assert!(broker.wires[late.shard].capped.contains_key(&late.id));
         resident(&mut broker, 96, Stage::RefuseNewcomers);
         assert_eq!(broker.wires[0].refusing.1, RefusedPeers::All);
-        resident(&mut broker, 86, Stage::Drop);
+        resident(&mut broker, 84, Stage::MoveToLog);
         assert_eq!(broker.wires[0].refusing.1, refused, "{count}");
         resident(&mut broker, 10, Stage::Normal);
         assert!(everyone_is_taken(&broker), "{count}");
