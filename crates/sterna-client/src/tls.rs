@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{
-    AlwaysResolvesClientRawPublicKeys, ClientSessionMemoryCache, Resumption, WebPkiServerVerifier,
+    AlwaysResolvesClientRawPublicKeys, ClientSessionMemoryCache, Resumption, TicketRequest,
+    WebPkiServerVerifier,
 };
 use rustls::crypto::{
     CryptoProvider, verify_tls12_signature, verify_tls13_signature,
@@ -38,6 +39,12 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 const MAX_CACHED_CONFIGS: usize = 32;
 /// Session tickets kept per TLS setting, over all servers.
 const MAX_TICKETS: usize = 1_024;
+/// Tickets that a connection over QUIC asks for (RFC 9149): those of one connection are for those that end before theirs
+/// come. As many as the library keeps for a server, and two for one that is used.
+const TICKETS: TicketRequest = TicketRequest {
+    new_session_count: 8,
+    resumption_count: 2,
+};
 
 /// Why TLS could not be set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -455,6 +462,7 @@ impl Material {
         config.alpn_protocols.clone_from(&self.alpn);
         config.enable_early_data = self.early_data;
         config.resumption = if self.resumption {
+            config.send_ticket_request = self.preference.is_some().then_some(TICKETS);
             Resumption::store(Arc::new(ClientSessionMemoryCache::new(MAX_TICKETS)))
         } else {
             Resumption::disabled()

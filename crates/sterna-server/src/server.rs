@@ -94,7 +94,7 @@ impl Server {
             .map(|listener| listener.url.parse::<ListenerUrl>())
             .collect::<Result<Vec<_>, _>>()
             .map_err(|e| e.to_string())?;
-        let tickets = Arc::new(TicketStore::default());
+        let tickets = Arc::new(TicketStore::new(config.quic.maximum_tickets as usize));
         let tls = Arc::new(TlsConfig {
             client_auth: match &authority {
                 None => ClientAuth::None,

@@ -24,6 +24,7 @@ use super::outgoing::{Pool, StreamQueues};
 use super::path_memory::{self, Noted, Ticket};
 use super::refusals;
 use super::stream_credit::StreamCredit;
+use super::tickets;
 use super::tls::{self, Negotiated, Refusal, TlsServer};
 use super::trace::Tracer;
 use super::unproved::{Strays, Unproved};
@@ -223,6 +224,7 @@ impl Connected {
         let before = self.quic.remote_address();
         let asked = self.asked_while_challenging();
         tls::has_read_handshake();
+        tickets::issue_to(self.quic.remote_address().ip());
         self.quic.handle_event(event);
         if tls::has_read_handshake() {
             self.prove_newcomer(shared);
@@ -576,6 +578,7 @@ impl Connected {
         if let Some(path) = SavedPath::observe(&self.quic, shared.now, now_ms)
             && path.congestion_window_bytes > 0
         {
+            tickets::issue_to(self.quic.remote_address().ip());
             path_memory::remember(shared.crypto.sessions(), ticket, path);
         }
     }

@@ -17,8 +17,8 @@ pub(super) type Ticket = Box<[u8]>;
 /// Effects of a call on the store.
 #[derive(Debug, Default)]
 pub(super) struct Noted {
-    /// The first ticket that was issued. Others of the same connection carry no memory: it must not
-    /// be used twice (RFC 9959, section 3.5).
+    /// The last ticket that was issued: clients use the newest first. Others of the same connection carry no memory: it
+    /// must not be used twice (RFC 9959, section 3.5).
     pub(super) issued: Option<Ticket>,
     /// The memory of the used ticket.
     pub(super) path: Option<SavedPath>,
@@ -85,9 +85,7 @@ impl StoresServerSessions for PathSessions {
         let name = key.clone();
         let kept = self.sessions.put(key, joined);
         if kept {
-            NOTED.with_borrow_mut(|noted| {
-                noted.issued.get_or_insert_with(|| name.into_boxed_slice());
-            });
+            NOTED.with_borrow_mut(|noted| noted.issued = Some(name.into_boxed_slice()));
         }
         kept
     }
@@ -125,10 +123,10 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_remembered_with_the_first_ticket_until_that_is_used() {
+    fn a_path_is_remembered_with_the_last_ticket_until_that_is_used() {
         let store = Arc::new(TicketStore::new(10));
         let sessions = PathSessions::new(store.clone());
-        for key in [[1; 32], [2; 32]] {
+        for key in [[2; 32], [1; 32]] {
             assert!(sessions.put(key.to_vec(), b"session".to_vec()));
         }
         let noted = noted();

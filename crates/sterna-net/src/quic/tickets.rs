@@ -3,13 +3,22 @@
 //! A ticket is only a key: its session stays here, and leaves with its first use. So a replayed
 //! first flight falls back to a full handshake (RFC 8446, section 8.1). One store serves all shards
 //! and listeners, because a client may return to any of them.
+//!
+//! Where the store is full, the oldest session of the address that has most makes room. So whoever
+//! connects all the time pushes out own sessions, and not the one that a sleeping device returns with.
 
+use std::cell::Cell;
+use std::cmp::Reverse;
 use std::collections::hash_map::Entry as Slot;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
 use rustls::server::StoresServerSessions;
+
+use crate::peers::{Host, host_of};
 
 /// Length of the keys that rustls makes, in bytes: random, hence a cheap hash is safe.
 const KEY_BYTES: usize = 32;
@@ -18,7 +27,17 @@ type Key = [u8; KEY_BYTES];
 /// No neighbour in the list of age.
 const NONE: u32 = u32::MAX;
 
-/// Sessions that can be resumed. When it is full the oldest make room.
+thread_local! {
+    /// The address whose packet is handled on this thread: the TLS library does not tell the store.
+    static PEER: Cell<Host> = const { Cell::new(0) };
+}
+
+/// Files sessions that are put from now on, on this thread, under this address.
+pub(super) fn issue_to(peer: IpAddr) {
+    PEER.set(host_of(peer));
+}
+
+/// Sessions that can be resumed.
 pub struct TicketStore {
     max_sessions: usize,
     max_bytes: usize,
@@ -30,18 +49,35 @@ struct Sessions {
     index: FxHashMap<Key, u32>,
     entries: Vec<Entry>,
     free: Vec<u32>,
-    oldest: Option<u32>,
-    newest: Option<u32>,
+    /// Peers choose the keys, so the map must not become slow by chosen keys.
+    owners: HashMap<Host, Owned>,
+    /// The owners by how much they have, then by the age of the oldest: the last one is to make room.
+    ranks: BTreeMap<Rank, Host>,
+    /// Sessions that were put so far.
+    put: u64,
     bytes: usize,
     evicted: u64,
     unknown: u64,
 }
 
+/// Number of sessions, and the age of the oldest.
+type Rank = (u32, Reverse<u64>);
+
 struct Entry {
     key: Key,
     value: Box<[u8]>,
+    owner: Host,
+    /// As how many were put before it.
+    age: u64,
     older: u32,
     newer: u32,
+}
+
+/// Sessions of one address; there is at least one.
+struct Owned {
+    count: u32,
+    oldest: u32,
+    newest: u32,
 }
 
 /// Content of a [`TicketStore`].
@@ -63,7 +99,7 @@ impl TicketStore {
     pub const TYPICAL_SESSION_BYTES: usize = 160;
 
     /// An empty store for at most N sessions. Its memory grows with the sessions: about 300 bytes
-    /// each.
+    /// each, and 100 for each address.
     #[must_use]
     pub fn new(max_sessions: usize) -> Self {
         // Sessions with client certificates are larger; they share the same budget.
@@ -122,7 +158,7 @@ impl StoresServerSessions for TicketStore {
         while sessions.index.len() >= self.max_sessions
             || sessions.bytes + value.len() > self.max_bytes
         {
-            sessions.evict_oldest();
+            sessions.evict();
         }
         sessions.insert(key, value.into_boxed_slice());
         true
@@ -150,13 +186,18 @@ impl StoresServerSessions for TicketStore {
 
 impl Sessions {
     fn insert(&mut self, key: Key, value: Box<[u8]>) {
+        let owner = PEER.get();
         self.bytes += value.len();
+        self.unrank(owner);
         let entry = Entry {
             key,
             value,
-            older: self.newest.unwrap_or(NONE),
+            owner,
+            age: self.put,
+            older: self.owners.get(&owner).map_or(NONE, |theirs| theirs.newest),
             newer: NONE,
         };
+        self.put += 1;
         let at = if let Some(at) = self.free.pop() {
             self.entries[at as usize] = entry;
             at
@@ -164,11 +205,17 @@ impl Sessions {
             self.entries.push(entry);
             (self.entries.len() - 1) as u32
         };
-        if let Some(newest) = self.newest {
-            self.entries[newest as usize].newer = at;
+        let theirs = self.owners.entry(owner).or_insert(Owned {
+            count: 0,
+            oldest: at,
+            newest: at,
+        });
+        if theirs.count > 0 {
+            self.entries[theirs.newest as usize].newer = at;
         }
-        self.newest = Some(at);
-        self.oldest.get_or_insert(at);
+        theirs.newest = at;
+        theirs.count += 1;
+        self.rank(owner);
         self.index.insert(key, at);
     }
 
@@ -177,6 +224,8 @@ impl Sessions {
             return None;
         };
         let at = slot.remove();
+        let owner = self.entries[at as usize].owner;
+        self.unrank(owner);
         let Entry {
             value,
             older,
@@ -184,22 +233,55 @@ impl Sessions {
             ..
         } = &mut self.entries[at as usize];
         let (value, older, newer) = (std::mem::take(value), *older, *newer);
-        match older {
-            NONE => self.oldest = (newer != NONE).then_some(newer),
-            older => self.entries[older as usize].newer = newer,
+        if older != NONE {
+            self.entries[older as usize].newer = newer;
         }
-        match newer {
-            NONE => self.newest = (older != NONE).then_some(older),
-            newer => self.entries[newer as usize].older = older,
+        if newer != NONE {
+            self.entries[newer as usize].older = older;
         }
+        if let Some(theirs) = self.owners.get_mut(&owner) {
+            theirs.count -= 1;
+            if older == NONE {
+                theirs.oldest = newer;
+            }
+            if newer == NONE {
+                theirs.newest = older;
+            }
+            if theirs.count == 0 {
+                self.owners.remove(&owner);
+            }
+        }
+        self.rank(owner);
         self.bytes -= value.len();
         self.free.push(at);
         Some(value)
     }
 
-    fn evict_oldest(&mut self) {
-        let Some(oldest) = self.oldest else { return };
-        let key = self.entries[oldest as usize].key;
+    fn rank_of(&self, owner: Host) -> Option<Rank> {
+        let theirs = self.owners.get(&owner)?;
+        let age = self.entries[theirs.oldest as usize].age;
+        Some((theirs.count, Reverse(age)))
+    }
+
+    fn rank(&mut self, owner: Host) {
+        if let Some(rank) = self.rank_of(owner) {
+            self.ranks.insert(rank, owner);
+        }
+    }
+
+    fn unrank(&mut self, owner: Host) {
+        if let Some(rank) = self.rank_of(owner) {
+            self.ranks.remove(&rank);
+        }
+    }
+
+    /// Makes room: the oldest session of the address that has most goes.
+    fn evict(&mut self) {
+        let last = self.ranks.last_key_value();
+        let Some(theirs) = last.and_then(|(_, owner)| self.owners.get(owner)) else {
+            return;
+        };
+        let key = self.entries[theirs.oldest as usize].key;
         self.take(&key);
         self.evicted += 1;
     }
@@ -207,8 +289,6 @@ impl Sessions {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -241,30 +321,41 @@ mod tests {
     }
 
     proptest! {
-        /// The store behaves as a queue of bounded length from which entries can be taken by key.
+        /// The store behaves as a list from which entries can be taken by key, and in which the oldest of whoever has most
+        /// makes room.
         #[test]
-        fn oldest_make_room(steps in prop::collection::vec((any::<bool>(), 0u8..30, 1usize..600), 1..300)) {
+        fn the_oldest_of_whoever_has_most_makes_room(
+            steps in prop::collection::vec((any::<bool>(), 0u8..30, 1usize..600, 1u8..4), 1..300),
+        ) {
             let store = TicketStore::new(10);
-            let mut model: VecDeque<(u8, usize)> = VecDeque::new();
-            for (put, n, bytes) in steps {
-                let held = model.iter().position(|(key, _)| *key == n);
-                let held = held.and_then(|at| model.remove(at));
+            let mut model: Vec<(u8, usize, u8)> = Vec::new();
+            for (put, n, bytes, owner) in steps {
+                let held = model.iter().position(|(key, ..)| *key == n).map(|at| model.remove(at));
                 if put {
-                    while model.len() >= 10 || model.iter().map(|(_, b)| b).sum::<usize>() + bytes > store.max_bytes {
-                        model.pop_front();
+                    let sum = |model: &[(u8, usize, u8)]| model.iter().map(|(_, b, _)| b).sum::<usize>();
+                    while model.len() >= 10 || sum(&model) + bytes > store.max_bytes {
+                        let count = |owner| model.iter().filter(|(.., own)| *own == owner).count();
+                        let most = model.iter().map(|(.., owner)| count(*owner)).max();
+                        let at = model.iter().position(|(.., owner)| Some(count(*owner)) == most);
+                        model.remove(at.expect("there is one"));
                     }
-                    model.push_back((n, bytes));
+                    model.push((n, bytes, owner));
+                    issue_to([10, 0, 0, owner].into());
                     prop_assert!(store.put(key(n), vec![n; bytes]));
                 } else {
-                    prop_assert_eq!(store.take(&key(n)), held.map(|(n, bytes)| vec![n; bytes]));
+                    prop_assert_eq!(store.take(&key(n)), held.map(|(n, bytes, _)| vec![n; bytes]));
                 }
                 let usage = store.usage();
                 prop_assert_eq!(usage.sessions, model.len());
-                prop_assert_eq!(usage.bytes, model.iter().map(|(_, b)| b).sum::<usize>());
+                prop_assert_eq!(usage.bytes, model.iter().map(|(_, b, _)| b).sum::<usize>());
+                let sessions = store.lock();
+                prop_assert_eq!(sessions.ranks.len(), sessions.owners.len());
             }
-            for (n, bytes) in model {
+            for (n, bytes, _) in model {
                 prop_assert_eq!(store.take(&key(n)), Some(vec![n; bytes]));
             }
+            let sessions = store.lock();
+            prop_assert!(sessions.owners.is_empty() && sessions.ranks.is_empty());
         }
     }
 }

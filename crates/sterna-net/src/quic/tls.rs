@@ -219,7 +219,7 @@ impl ServerSession {
             let kept = self.noted.get_mut().unwrap_or_else(PoisonError::into_inner);
             let kept = kept.get_or_insert_default();
             kept.path = new.path.or(kept.path);
-            kept.issued = kept.issued.take().or(new.issued);
+            kept.issued = new.issued.or_else(|| kept.issued.take());
         }
     }
 

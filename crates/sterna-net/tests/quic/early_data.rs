@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn_proto::Dir;
+use bytes::Bytes;
+use quinn_proto::{Dir, VarInt};
 use sterna_net::StreamId;
 use sterna_net::quic::{EventKind, QuicConfig};
 
@@ -20,8 +21,8 @@ fn with_ticket(config: QuicConfig) -> (World, Arc<rustls::ClientConfig>) {
     assert!(world.clients[client].connected.is_some());
     assert_eq!(
         world.identity.tickets.usage().sessions,
-        1,
-        "one ticket per connection"
+        usize::from(QuicConfig::default().settings.tickets),
+        "the tickets of a connection"
     );
     world.log.clear();
     (world, tls)
@@ -80,6 +81,26 @@ fn early_data_is_read_half_a_round_trip_after_it_was_sent() {
     assert_eq!((counters.opened_early, counters.early_refused), (1, 0));
     assert_eq!((counters.confirmed, counters.resumed), (2, 1));
     assert!(world.clients[client].connection.accepted_0rtt());
+}
+
+/// Tickets come one round trip after the answer, when such a device is gone: it lives on its stock.
+#[test]
+fn a_device_that_stops_at_its_answer_has_early_data_the_next_time_as_well() {
+    let (mut world, tls) = with_ticket(QuicConfig::default());
+    world.reaction = Box::new(echo);
+    let stock = world.identity.tickets.usage().sessions;
+    assert_eq!(stock, 4);
+    for wake in 1..=stock {
+        let client = world.connect_with(tls.clone(), World::transport());
+        let stream = world.open(client, Dir::Bi, b"PUBLISH", false);
+        world.run_until(RTT * 2, |world| {
+            world.clients[client].first_byte.contains_key(&stream.0)
+        });
+        let now = world.now;
+        let connection = &mut world.clients[client].connection;
+        connection.close(now, VarInt::from_u32(0), Bytes::new());
+        assert_eq!(world.server.counters().opened_early, wake as u64);
+    }
 }
 
 /// The source address of a first flight can be forged, unless it brings a token that was sent there.
@@ -163,7 +184,7 @@ fn a_replayed_first_flight_delivers_nothing() {
     let now = world.now;
     world.clients[client]
         .connection
-        .close(now, 0u32.into(), bytes::Bytes::new());
+        .close(now, 0u32.into(), Bytes::new());
     world.run_for(Duration::from_secs(60));
     let before = world.server.counters().accepted;
     for datagram in flight.borrow().iter() {
@@ -190,9 +211,9 @@ fn a_ticket_serves_once_and_its_successor_next() {
         assert!(world.clients[client].connection.accepted_0rtt());
         assert_eq!(world.server.counters().opened_early, n);
         assert_eq!(
-            world.identity.tickets.usage().sessions,
-            1,
-            "the old one was taken"
+            world.identity.tickets.usage().sessions as u64,
+            4 + n,
+            "one was taken, and two were asked for"
         );
     }
 }

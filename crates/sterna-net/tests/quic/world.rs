@@ -67,6 +67,11 @@ impl Identity {
             .with_root_certificates(self.trusted.clone())
             .with_no_client_auth();
         tls.enable_early_data = true;
+        // As sterna-client asks.
+        tls.send_ticket_request = Some(rustls::client::TicketRequest {
+            new_session_count: 8,
+            resumption_count: 2,
+        });
         tls.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         tls
     }

@@ -34,6 +34,9 @@ settings! {
         /// The same for all clients of a shard that are in their handshake. Each client's first datagram does not
         /// count.
         restart maximum_early_bytes_total: u32 = 16 * 1024 * 1024;
+        /// Sessions of all listeners that tickets resume, about 300 bytes each. 0 is as `tickets = 0`. Where there are as
+        /// many, the oldest of the address that has most makes room.
+        restart maximum_tickets: u32 = 100_000;
         /// Name of this node in connection identifiers: 1 to 6 bytes in hexadecimal, such as `"01"`. Each node has its
         /// own, of the same length. [Balancers](cluster.md#balancers-for-quic) route by it.
         restart server_id: Option<String>;
