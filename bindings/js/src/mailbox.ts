@@ -1,0 +1,85 @@
+/** Messages that have come and were not read yet. */
+
+export interface Weighed {
+  /** Bytes that it counts for. */
+  readonly bytes: number;
+}
+
+export class Mailbox<T extends Weighed> implements AsyncIterableIterator<T> {
+  #held: T[] = [];
+  #bytes = 0;
+  #takers: { resolve: (result: IteratorResult<T>) => void; reject: (error: unknown) => void }[] = [];
+  #end: { error?: unknown } | undefined;
+  #roomy: (() => void)[] = [];
+
+  constructor(readonly maximumBytes: number) {}
+
+  get isFull(): boolean {
+    return this.#bytes >= this.maximumBytes;
+  }
+
+  put(message: T): void {
+    const taker = this.#takers.shift();
+    if (taker) {
+      taker.resolve({ done: false, value: message });
+    } else if (!this.#end) {
+      this.#held.push(message);
+      this.#bytes += message.bytes;
+    }
+  }
+
+  /** Waits until it is not full. One message may go beyond the bound. */
+  room(): Promise<void> {
+    return new Promise((resolve) => this.#roomy.push(resolve));
+  }
+
+  /** No more messages come. With an error, those that are here are read before it; without, nothing is. */
+  end(error?: unknown): void {
+    this.#end ??= error === undefined ? {} : { error };
+    if (error === undefined) {
+      this.#held = [];
+      this.#bytes = 0;
+    }
+    for (const taker of this.#takers.splice(0)) {
+      this.#finish().then(taker.resolve, taker.reject);
+    }
+    this.#letIn();
+  }
+
+  async #finish(): Promise<IteratorResult<T>> {
+    if (this.#end && "error" in this.#end) {
+      throw this.#end.error;
+    }
+    return { done: true, value: undefined };
+  }
+
+  #letIn(): void {
+    if (!this.isFull) {
+      for (const go of this.#roomy.splice(0)) {
+        go();
+      }
+    }
+  }
+
+  next(): Promise<IteratorResult<T>> {
+    const message = this.#held.shift();
+    if (message) {
+      this.#bytes -= message.bytes;
+      this.#letIn();
+      return Promise.resolve({ done: false, value: message });
+    }
+    if (this.#end) {
+      return this.#finish();
+    }
+    return new Promise((resolve, reject) => this.#takers.push({ resolve, reject }));
+  }
+
+  /** The end of one loop is not the end of the messages. */
+  return(): Promise<IteratorResult<T>> {
+    return Promise.resolve({ done: true, value: undefined });
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this;
+  }
+}
