@@ -91,6 +91,7 @@ export class Requests {
     for (let isSecond = false; ; isSecond = true) {
       const headers = new Headers(asked.headers);
       const authorization = await this.#authorization(asked.signal);
+      const token = this.#token;
       if (authorization !== undefined) {
         headers.set("Authorization", authorization);
       }
@@ -117,7 +118,10 @@ export class Requests {
       if (refusal.status !== 401 || isSecond || typeof this.identity.token !== "function") {
         throw refusal;
       }
-      this.forgetToken();
+      // Another request may have replaced it already.
+      if (this.#token === token) {
+        this.forgetToken();
+      }
     }
   }
 
