@@ -355,47 +355,50 @@ export class Client extends EventTarget implements AsyncDisposable {
   /** Sends what is acknowledged. */
   #flush(): void {
     if (this.#state === "open" && this.#isKept) {
-      this.#sending ??= this.#sendAcknowledgements().finally(() => {
-        this.#sending = undefined;
-      });
+      this.#sending ??= this.#sendAcknowledgements();
     }
   }
 
   async #sendAcknowledgements(): Promise<void> {
     // Those of one turn go together.
     await Promise.resolve();
-    for (let failures = 0; this.#state === "open"; ) {
-      if (this.#isPinned) {
-        const upTo = this.#ledger.takeDoneUpTo();
-        if (upTo === undefined) {
-          return;
-        }
-        this.#after = upTo;
-        // What is lost with the connection is told with the next one.
-        await this.#transport?.acknowledge(upTo).catch(() => {});
-        continue;
-      }
-      const batch = this.#ledger.batch();
-      if (batch.length === 0) {
-        return;
-      }
-      try {
-        await this.#requests.ask("POST", `v1/sessions/${this.#session}/ack`, {
-          headers: new Headers({ "Content-Type": "application/json" }),
-          body: JSON.stringify({ ids: batch.map((entry) => entry.id) }),
-          signal: this.#closing.signal,
-        });
-        this.#ledger.settle(batch, true);
-        failures = 0;
-      } catch (error) {
-        if (isFinal(error)) {
-          this.#ledger.settle(batch, false);
+    try {
+      for (let failures = 0; this.#state === "open"; ) {
+        if (this.#isPinned) {
+          const upTo = this.#ledger.takeDoneUpTo();
+          if (upTo === undefined) {
+            return;
+          }
+          this.#after = upTo;
+          // What is lost with the connection is told with the next one.
+          await this.#transport?.acknowledge(upTo).catch(() => {});
           continue;
         }
-        this.#ledger.putBack(batch);
-        failures++;
-        await this.#pauses.pause(delayMs(this.#backoff, failures), this.#closing.signal).catch(() => {});
+        const batch = this.#ledger.batch();
+        if (batch.length === 0) {
+          return;
+        }
+        try {
+          await this.#requests.ask("POST", `v1/sessions/${this.#session}/ack`, {
+            headers: new Headers({ "Content-Type": "application/json" }),
+            body: JSON.stringify({ ids: batch.map((entry) => entry.id) }),
+            signal: this.#closing.signal,
+          });
+          this.#ledger.settle(batch, true);
+          failures = 0;
+        } catch (error) {
+          if (isFinal(error)) {
+            this.#ledger.settle(batch, false);
+            continue;
+          }
+          this.#ledger.putBack(batch);
+          failures++;
+          await this.#pauses.pause(delayMs(this.#backoff, failures), this.#closing.signal).catch(() => {});
+        }
       }
+    } finally {
+      // In the turn of the last look: an acknowledgement that comes later begins again.
+      this.#sending = undefined;
     }
   }
 
