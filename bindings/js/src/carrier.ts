@@ -54,7 +54,7 @@ export async function openStream(
   const type = response.headers.get("Content-Type");
   if (type !== MEDIA_TYPE || !response.body) {
     void response.body?.cancel().catch(() => {});
-    throw new ConnectionError(`the answer is ${type}: something else than the broker has answered`);
+    throw new ConnectionError(`the answer is not of a broker: ${type}`);
   }
   const frames = framesOf(response.body, maximumBytes);
   return {

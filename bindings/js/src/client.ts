@@ -68,6 +68,8 @@ export class Client extends EventTarget implements AsyncDisposable {
   #isUrgent = false;
   /** Whether a connection has stood. */
   #hasStood = false;
+  /** Whether the session of before is gone, which sends nothing again. */
+  #isGone = false;
   #heardAt = 0;
   #sending: Promise<void> | undefined;
   #closed: Promise<void> | undefined;
@@ -166,7 +168,7 @@ export class Client extends EventTarget implements AsyncDisposable {
       let trouble: unknown;
       try {
         await this.#connection(cut, () => (failures = 0));
-        trouble = new ConnectionError("the broker has ended the subscription");
+        trouble = new ConnectionError("the subscription was ended");
       } catch (error) {
         trouble = error;
       }
@@ -248,6 +250,11 @@ export class Client extends EventTarget implements AsyncDisposable {
       this.#lose();
     }
     this.#session = session ?? this.#session;
+    if (this.#options.session !== undefined && !this.#isPinned && !this.#isGone) {
+      // The session sends again what was not read, after a restart by other ids: that would be there twice.
+      this.#ledger.drop(this.#messages.discard(({ id }) => id !== 0).map(({ id }) => id));
+    }
+    this.#isGone = false;
     this.#hasStood = true;
     this.#say("open");
     this.#flush();
@@ -257,6 +264,7 @@ export class Client extends EventTarget implements AsyncDisposable {
   #lose(): void {
     this.#session = this.#options.session;
     this.#after = undefined;
+    this.#isGone = true;
     this.#ledger.clear();
     this.dispatchEvent(new Event("gap"));
   }

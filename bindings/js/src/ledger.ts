@@ -128,6 +128,11 @@ export class Ledger {
     return upTo;
   }
 
+  /** These were not handed over, and come again. */
+  drop(ids: readonly number[]): void {
+    this.#forget((entry) => ids.includes(entry.id));
+  }
+
   /** The session is gone, and its ids with it. */
   clear(): void {
     this.#settled.clear();

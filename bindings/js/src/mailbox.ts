@@ -46,6 +46,15 @@ export class Mailbox<T extends Weighed> implements AsyncIterableIterator<T> {
     this.#letIn();
   }
 
+  /** Takes messages out that nobody has read. */
+  discard(which: (message: T) => boolean): T[] {
+    const taken = this.#held.filter(which);
+    this.#held = this.#held.filter((message) => !which(message));
+    this.#bytes = this.#held.reduce((sum, message) => sum + message.bytes, 0);
+    this.#letIn();
+    return taken;
+  }
+
   async #finish(): Promise<IteratorResult<T>> {
     if (this.#end && "error" in this.#end) {
       throw this.#end.error;

@@ -45,9 +45,9 @@ export class Message implements Weighed {
   }
 
   /**
-   * Says that the message is done. `true`: the broker has noted it, and the message does not come again. `false`: the
-   * broker has not said so, for example because it has begun anew, and the message may come again, `redelivered`. It
-   * never rejects, and can be repeated.
+   * Says that the message is done. `true`: the broker has noted it, and the message does not come again, unless the broker is
+   * killed within `store.cursor_interval_ms`. `false`: the broker has not said so, for example because it has begun anew, and
+   * the message may come again, `redelivered`. It never rejects, and can be repeated.
    */
   ack(): Promise<boolean> {
     return this.#acknowledge();

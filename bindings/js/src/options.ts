@@ -85,7 +85,7 @@ export function checkOptions(base: URL, options: Options): { filters: string[]; 
   const { subscribe = [], session, token, user, serverCertificateHashes: hashes } = options;
   const filters = typeof subscribe === "string" ? [subscribe] : [...subscribe];
   if (filters.some((filter) => typeof filter !== "string" || filter === "")) {
-    throw new TypeError("subscribe is a filter of topics, or several");
+    throw new TypeError("subscribe is a filter, or several");
   }
   if (session !== undefined && !/^[\w.-]{1,64}$/.test(session)) {
     throw new TypeError("session is 1 to 64 letters, digits, `.`, `_` and `-`");
@@ -100,7 +100,7 @@ export function checkOptions(base: URL, options: Options): { filters: string[]; 
     typeof WebTransport === "undefined" ? "this runtime has none"
       : base.protocol !== "https:" ? "the address does not begin with https://"
         : user !== undefined ? "it carries no passwords"
-          : token !== undefined && !options.tokenInAddress ? "it carries a token in the address only, see tokenInAddress"
+          : token !== undefined && !options.tokenInAddress ? "it needs tokenInAddress for a token"
             : undefined;
   const transports = wanted.filter((name) => name !== "webtransport" || !lack);
   if (wanted.some((name) => name !== "webtransport" && name !== "fetch") || wanted.length === 0) {
@@ -120,7 +120,7 @@ export function checkPublication(topic: string, payload: Payload, options: Publi
   refuseUnknown(options, PUBLISH_OPTIONS);
   checkQos(options.qos);
   if (typeof topic !== "string" || topic === "") {
-    throw new TypeError("a topic is a text that is not empty");
+    throw new TypeError("a topic is a text");
   }
   if (options.key !== undefined && !/^[!-~]{1,255}$/.test(options.key)) {
     throw new TypeError("key is 1 to 255 visible characters");
@@ -134,5 +134,5 @@ export function checkPublication(topic: string, payload: Payload, options: Publi
   if (payload instanceof ArrayBuffer) {
     return new Uint8Array(payload);
   }
-  throw new TypeError("a payload is a text or bytes; JSON.stringify makes a text of an object");
+  throw new TypeError("a payload is a text or bytes");
 }

@@ -24,10 +24,10 @@ export interface Asked {
 export function baseOf(address: string | URL): URL {
   const base = new URL(address);
   if (base.protocol !== "https:" && base.protocol !== "http:") {
-    throw new TypeError(`${base.protocol}// is not spoken here: the address begins with https:// or http://`);
+    throw new TypeError("the address does not begin with https:// or http://");
   }
   if (base.username || base.password || base.search || base.hash) {
-    throw new TypeError("the address has a user, a query or a fragment; options have what identifies a client");
+    throw new TypeError("the address has a user, a query or a fragment");
   }
   if (!base.pathname.endsWith("/")) {
     base.pathname += "/";

@@ -134,7 +134,7 @@ export class Transport implements Carrier {
         this.#asked.get(id)?.resolve(status);
         this.#asked.delete(id);
       }
-      throw new ConnectionError("the broker has ended the stream");
+      throw new ConnectionError("the stream was ended");
     } catch (error) {
       this.#lose(asLost(error));
     }
