@@ -45,8 +45,11 @@ export class Broker {
   #config;
   #folder;
 
-  /** A broker whose data outlives it: without TLS for everybody, with TLS for everybody, and for users alone. */
-  static async open(folder) {
+  /**
+   * A broker whose data outlives it: without TLS for everybody, with TLS for everybody, and for users alone. With a certificate it
+   * speaks HTTP/3 as well, and to pages of all origins.
+   */
+  static async open(folder, certificate) {
     const broker = new Broker();
     broker.#folder = folder;
     const [http, https, asking] = await freePorts(3);
@@ -67,8 +70,17 @@ anonymous = true
 [[listener]]
 url = "http://127.0.0.1:${asking}"
 
+${certificate ? `[[listener]]
+url = "h3://127.0.0.1:${https}"
+anonymous = true
+
+[tls]
+certificate = "${certificate.certificate}"
+key = "${certificate.key}"
+` : ""}
 [http]
 heartbeat_interval_s = 1
+${certificate ? 'cors_origins = ["*"]' : ""}
 
 [authentication]
 anonymous = false

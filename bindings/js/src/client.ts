@@ -164,6 +164,9 @@ export class Client extends EventTarget implements AsyncDisposable {
   async #run(): Promise<void> {
     for (let failures = 0; ; ) {
       const cut = (this.#cut = new Cut(this.#closing.signal));
+      if (this.#isUrgent) {
+        failures = 0;
+      }
       this.#isUrgent = false;
       let trouble: unknown;
       try {
