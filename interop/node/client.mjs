@@ -263,7 +263,7 @@ async function finishes(code, addresses, line) {
   assert.deepEqual([status, said().trimEnd().split("\n").at(-1)], [0, line], said());
 }
 
-async function pages(broker, { connect }) {
+async function pages(broker, { connect }, http2Fetch) {
   const addresses = { "http://localhost:8080": broker.http, "https://localhost:8443": broker.https };
   const [readme] = recipes(path.join(PACKAGE, "README.md"), "js");
   await report.step("page/readme", () => finishes(readme.code, addresses, "plant/boiler 21.5"));
@@ -310,6 +310,16 @@ async function pages(broker, { connect }) {
     fs.copyFileSync(broker.certificate, path.join(folder, "development-ca.pem"));
     await finishes(recipe("HTTP/2, and an authority of your own"), addresses, "hall/lamp on");
   });
+  await report.step("page/untrusted", async () => {
+    const isTold = (error) => error.name === "ConnectionError" && /certificate/.test(error.message);
+    for (const fetch of [undefined, http2Fetch()]) {
+      const more = fetch ? { fetch } : {};
+      await assert.rejects(connect(broker.https, { ...more, subscribe: "a" }), isTold);
+      const client = await connect(broker.https, more);
+      await assert.rejects(client.publish("a", "x"), isTold);
+      await client.close();
+    }
+  });
   await report.step("page/users", async () => {
     const client = await connect(broker.asking, { ...USER, subscribe: "js/users" });
     await client.publish("js/users", "known");
@@ -332,7 +342,7 @@ try {
   const fetch = http2Fetch({ ca: fs.readFileSync(broker.certificate) });
   await steps("http2", broker.https, broker, client, () => ({ fetch }));
   fetch.close();
-  await pages(broker, client);
+  await pages(broker, client, http2Fetch);
 } catch (error) {
   report.say("client", error.stack ?? error);
 } finally {

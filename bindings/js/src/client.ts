@@ -1,7 +1,7 @@
 /** The client: one subscription that goes on where it was cut off, and publications that are made once. */
 
 import { openStream, type Carrier } from "./carrier.js";
-import { ConnectionError, PublishError, RequestError } from "./errors.js";
+import { ConnectionError, isUntrusted, PublishError, RequestError } from "./errors.js";
 import { FrameError, parse, TooLargeError, type Frame } from "./frames.js";
 import { Ledger } from "./ledger.js";
 import { Mailbox } from "./mailbox.js";
@@ -181,7 +181,7 @@ export class Client extends EventTarget implements AsyncDisposable {
       if (this.#closing.signal.aborted) {
         return;
       }
-      if (isFinal(trouble)) {
+      if (isFinal(trouble) || (!this.#hasStood && isUntrusted(trouble))) {
         this.#end(trouble);
         return;
       }
@@ -296,7 +296,7 @@ export class Client extends EventTarget implements AsyncDisposable {
         query.push(`after=${this.#after}`);
       }
     }
-    return this.#filters.length === 0 && this.#session === undefined ? "v1/topics" : `v1/topics?${query.join("&")}`;
+    return `v1/topics?${query.join("&")}`;
   }
 
   async #carrier(signal: AbortSignal): Promise<Carrier> {
@@ -307,7 +307,7 @@ export class Client extends EventTarget implements AsyncDisposable {
         const url = new URL(target, this.#requests.base);
         const token = await this.#requests.token(signal);
         if (token !== undefined) {
-          url.search += `${url.search ? "&" : "?"}access_token=${encodeURIComponent(token)}`;
+          url.search += `&access_token=${encodeURIComponent(token)}`;
         }
         const hashes = this.#options.serverCertificateHashes;
         const datagram = (bytes: Uint8Array): void => this.#datagram(bytes);
@@ -460,7 +460,7 @@ export class Client extends EventTarget implements AsyncDisposable {
           if (isLate || !mayPass(error)) {
             throw PublishError.from(error);
           }
-        } else if (!(error instanceof ConnectionError)) {
+        } else if (!(error instanceof ConnectionError) || isUntrusted(error)) {
           throw error;
         } else if (isLate) {
           throw PublishError.unknown(`no answer in ${retryForMs / 1000} s`, error);

@@ -14,6 +14,11 @@ export class ConnectionError extends Error {
   override name = "ConnectionError";
 }
 
+/** Whether the broker's certificate is not trusted, which waiting does not change. Browsers do not say. */
+export function isUntrusted(error: unknown): boolean {
+  return error instanceof ConnectionError && /CERT|SIGNATURE/.test((error.cause as { code?: string } | undefined)?.code ?? "");
+}
+
 /** The broker has refused a request. */
 export class RequestError extends Error {
   override name = "RequestError";

@@ -8,8 +8,9 @@ export interface Weighed {
 export class Mailbox<T extends Weighed> implements AsyncIterableIterator<T> {
   #held: T[] = [];
   #bytes = 0;
-  #takers: { resolve: (result: IteratorResult<T>) => void; reject: (error: unknown) => void }[] = [];
-  #end: { error?: unknown } | undefined;
+  #takers: ((result: IteratorResult<T> | Promise<IteratorResult<T>>) => void)[] = [];
+  /** What readers get when nothing more comes. */
+  #end: Promise<IteratorResult<T>> | undefined;
   #roomy: (() => void)[] = [];
 
   constructor(readonly maximumBytes: number) {}
@@ -21,7 +22,7 @@ export class Mailbox<T extends Weighed> implements AsyncIterableIterator<T> {
   put(message: T): void {
     const taker = this.#takers.shift();
     if (taker) {
-      taker.resolve({ done: false, value: message });
+      taker({ done: false, value: message });
     } else if (!this.#end) {
       this.#held.push(message);
       this.#bytes += message.bytes;
@@ -35,13 +36,15 @@ export class Mailbox<T extends Weighed> implements AsyncIterableIterator<T> {
 
   /** No more messages come. With an error, those that are here are read before it; without, nothing is. */
   end(error?: unknown): void {
-    this.#end ??= error === undefined ? {} : { error };
+    this.#end ??= error === undefined ? this.return() : Promise.reject(error);
+    // Perhaps nobody reads.
+    this.#end.catch(() => {});
     if (error === undefined) {
       this.#held = [];
       this.#bytes = 0;
     }
     for (const taker of this.#takers.splice(0)) {
-      this.#finish().then(taker.resolve, taker.reject);
+      taker(this.#end);
     }
     this.#letIn();
   }
@@ -53,13 +56,6 @@ export class Mailbox<T extends Weighed> implements AsyncIterableIterator<T> {
     this.#bytes = this.#held.reduce((sum, message) => sum + message.bytes, 0);
     this.#letIn();
     return taken;
-  }
-
-  async #finish(): Promise<IteratorResult<T>> {
-    if (this.#end && "error" in this.#end) {
-      throw this.#end.error;
-    }
-    return { done: true, value: undefined };
   }
 
   #letIn(): void {
@@ -77,10 +73,7 @@ export class Mailbox<T extends Weighed> implements AsyncIterableIterator<T> {
       this.#letIn();
       return Promise.resolve({ done: false, value: message });
     }
-    if (this.#end) {
-      return this.#finish();
-    }
-    return new Promise((resolve, reject) => this.#takers.push({ resolve, reject }));
+    return this.#end ?? new Promise((resolve) => this.#takers.push(resolve));
   }
 
   /** The end of one loop is not the end of the messages. */

@@ -109,7 +109,12 @@ export class Requests {
           }),
         );
       } catch (error) {
-        throw asked.signal?.aborted ? asked.signal.reason : new ConnectionError("the broker does not answer", { cause: error });
+        if (asked.signal?.aborted) {
+          throw asked.signal.reason;
+        }
+        // Node's `fetch` has the reason one level below.
+        const cause = ((error as Error).cause ?? error) as Error;
+        throw new ConnectionError(`the broker does not answer: ${cause.message}`, { cause });
       }
       if (response.ok) {
         return response;
