@@ -118,6 +118,10 @@ export class Ledger {
   takeDoneUpTo(): number | undefined {
     let upTo: number | undefined;
     for (const entry of this.#entries.values()) {
+      if (entry.connection !== this.#connection) {
+        // Not sent again before the next ones, so the session does not have it by this id.
+        continue;
+      }
       if (!entry.isDone) {
         break;
       }

@@ -156,6 +156,20 @@ test("only a row without a gap is acknowledged up to an id", () => {
   assert.equal(ledger.takeDoneUpTo(), undefined);
   ledger.acknowledge(third);
   assert.equal(ledger.takeDoneUpTo(), 3);
+  // One of before a restart, which has come again by another id, does not hold the row up.
+  ledger.receive(4, false);
+  ledger.begin();
+  ledger.acknowledge(ledger.receive(16_388, true));
+  assert.equal(ledger.takeDoneUpTo(), 16_388);
+  // One that comes again by its own id does.
+  const [five, six] = [ledger.receive(16_389, true), ledger.receive(16_390, true)];
+  ledger.begin();
+  assert.equal(ledger.receive(16_389, true), undefined);
+  assert.equal(ledger.receive(16_390, true), undefined);
+  ledger.acknowledge(six);
+  assert.equal(ledger.takeDoneUpTo(), undefined);
+  ledger.acknowledge(five);
+  assert.equal(ledger.takeDoneUpTo(), 16_390);
 });
 
 test("a mailbox is full at its bound, and lets in when it is read", async () => {
