@@ -199,13 +199,17 @@ export class Client extends EventTarget implements AsyncDisposable {
   async #connection(cut: Cut, heard: () => void): Promise<void> {
     const { signal } = cut;
     this.#ledger.begin();
-    let isAlive = (): void => {};
     let carrier: Carrier | undefined;
     // While nothing is read, nothing is heard.
     let isReading = true;
     this.#heardAt = performance.now();
+    // Turns are counted, not time: a program that stood still has not listened.
+    let heardBefore = 0;
+    let quietTurns = 0;
     const watchdog = setInterval(() => {
-      if (isReading && performance.now() - this.#heardAt > this.#silenceMs) {
+      quietTurns = isReading && this.#heardAt === heardBefore ? quietTurns + 1 : 0;
+      heardBefore = this.#heardAt;
+      if (quietTurns > 3) {
         cut.abort(silence(this.#silenceMs));
       }
     }, this.#silenceMs / 4);
@@ -214,10 +218,6 @@ export class Client extends EventTarget implements AsyncDisposable {
         await this.#checkSession(signal);
       }
       carrier = await this.#carrier(signal);
-      isAlive = () => {
-        this.#heardAt = performance.now();
-        heard();
-      };
       this.#heardAt = performance.now();
       this.#begin(carrier);
       const isSilent = this.#filters.length === 0 && this.#session === undefined;
@@ -228,13 +228,13 @@ export class Client extends EventTarget implements AsyncDisposable {
         if (!frame) {
           return;
         }
-        isAlive();
+        this.#heardAt = performance.now();
+        heard();
         if (frame.length > 0) {
           this.#take(parse(frame));
         }
         if (this.#messages.isFull) {
           await unless(signal, this.#messages.room());
-          this.#heardAt = performance.now();
         }
       }
     } finally {

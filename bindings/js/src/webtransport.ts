@@ -34,17 +34,11 @@ export class Transport implements Carrier {
   ): Promise<Transport> {
     const transport = new WebTransport(url, hashes ? { serverCertificateHashes: [...hashes] } : {});
     const opened = new Transport(transport, maximumBytes);
-    let timer: ReturnType<typeof setTimeout> | undefined;
-    const late = new Promise<never>((_, reject) => {
-      timer = setTimeout(() => reject(new ConnectionError(`no WebTransport within ${OPEN_MS / 1000} s`)), OPEN_MS);
-    });
     try {
-      await unless(signal, Promise.race([transport.ready, late]));
+      await unless(AbortSignal.timeout(OPEN_MS), unless(signal, transport.ready));
     } catch (error) {
       opened.close();
       throw signal.aborted ? error : asLost(error);
-    } finally {
-      clearTimeout(timer);
     }
     void opened.#readDatagrams(datagram);
     return opened;
