@@ -1,4 +1,4 @@
-/** What carries the messages of a subscription, and the one by `fetch`. */
+/** Carriers of the messages of a subscription, and the one by `fetch`. */
 
 import { ConnectionError } from "./errors.js";
 import { FrameReader, MEDIA_TYPE, TooLargeError } from "./frames.js";

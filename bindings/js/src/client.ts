@@ -56,7 +56,7 @@ export class Client extends EventTarget implements AsyncDisposable {
   readonly #closing = new AbortController();
   #state: State = "connecting";
   #session: string | undefined;
-  /** What has come, or is done, up to this id. */
+  /** The id up to which everything has come, or is done. */
   #after: number | undefined;
   #usesTransport: boolean;
   /** Whether WebTransport has worked. */
@@ -101,7 +101,7 @@ export class Client extends EventTarget implements AsyncDisposable {
     return this.#session;
   }
 
-  /** What carries deliveries now. */
+  /** The transport of deliveries now. */
   get transport(): "webtransport" | "fetch" {
     return this.#transport ? "webtransport" : "fetch";
   }
@@ -381,7 +381,7 @@ export class Client extends EventTarget implements AsyncDisposable {
             return;
           }
           this.#after = upTo;
-          // What is lost with the connection is told with the next one.
+          // One that is lost with the connection is told with the next one.
           await this.#transport?.acknowledge(upTo).catch(() => {});
           continue;
         }

@@ -1,6 +1,6 @@
-/** Errors of requests: what the broker says, and that it says nothing. */
+/** Errors of requests: refusals, and answers that never come. */
 
-/** What the broker answers to a request that it refuses (RFC 9457). */
+/** The answer of the broker to a request that it refuses (RFC 9457). */
 export interface Problem {
   /** `urn:sterna:problem:` and a word. */
   type?: string;
@@ -26,7 +26,7 @@ export class RequestError extends Error {
   constructor(
     /** The status of the answer; 0 where there was none. */
     readonly status: number,
-    /** What the broker says; `null` where something else has answered, or nobody. */
+    /** The words of the broker; `null` where something else has answered, or nobody. */
     readonly problem: Problem | null,
     /** Time that the broker asks to wait before the next try. */
     readonly retryAfterMs: number = 0,

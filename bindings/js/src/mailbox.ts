@@ -9,7 +9,7 @@ export class Mailbox<T extends Weighed> implements AsyncIterableIterator<T> {
   #held: T[] = [];
   #bytes = 0;
   #takers: ((result: IteratorResult<T> | Promise<IteratorResult<T>>) => void)[] = [];
-  /** What readers get when nothing more comes. */
+  /** The answer to readers when nothing more comes. */
   #end: Promise<IteratorResult<T>> | undefined;
   #roomy: (() => void)[] = [];
 

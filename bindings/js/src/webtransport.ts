@@ -6,7 +6,7 @@ import { acknowledgement, FrameError, parseAnswer, publication, type Frame } fro
 import type { CertificateHash } from "./options.js";
 import { unless } from "./signals.js";
 
-/** Where UDP is blocked, nothing ever comes. */
+/** Limit of opening: where UDP is blocked, nothing ever comes. */
 const OPEN_MS = 5_000;
 
 export class Transport implements Carrier {

@@ -21,7 +21,7 @@ afterEach(async () => {
   assert.deepEqual(unhandled, []);
 });
 
-/** What the client waits for, and how the test knows that it does. */
+/** Places where the client waits, and the way in which the test knows that it does. */
 const PLACES = {
   token: () => ({ options: { token: () => NEVER }, waits: async () => {} }),
   "the head of an answer": () => {
