@@ -128,4 +128,4 @@ function temporaryFolder () {
   return fs.mkdtempSync(path.join(os.tmpdir(), 'sterna-browser-'))
 }
 
-module.exports = { program, serve, startBroker, startBrowser, temporaryFolder }
+module.exports = { makeCertificate, program, serve, startBroker, startBrowser, temporaryFolder }
