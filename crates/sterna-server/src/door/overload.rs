@@ -4,8 +4,6 @@
 //! A client that is not read is read for a moment every second. Then its PINGREQ is answered, and its
 //! acknowledgements make room. Its keep-alive stands still otherwise.
 
-use std::net::IpAddr;
-
 use sterna_broker::Principal;
 use sterna_net::ConnectionId;
 
@@ -19,9 +17,13 @@ pub(crate) const LIGHT_BYTES: usize = 16 << 10;
 /// The same where its principal is heavy, from the second stage on: many have a little, too.
 const HEAVY_LIGHT_BYTES: usize = 1 << 10;
 
-/// Unread bytes at which the transport drops what a client sends, where that is `capped`.
-pub(crate) const fn most_unread_bytes(capped: bool) -> u32 {
-    if capped { LIGHT_BYTES as u32 } else { u32::MAX }
+/// Unread bytes at which the transport drops what a client sends, by whether its principal is heavy.
+pub(crate) fn most_unread_bytes(is_heavy: bool, stage: Stage) -> u32 {
+    if is_heavy && stage >= Stage::MoveToLog {
+        LIGHT_BYTES as u32
+    } else {
+        u32::MAX
+    }
 }
 
 /// Whether a client's principal is heavy.
@@ -87,9 +89,8 @@ impl Sips {
         u64::from(self.since_s) * 1000
     }
 
-    /// Whether the client is not to be read; its connection keeps `partial_bytes` of partly arrived
-    /// input. `who` tells its user and
-    /// address. Ends the moment in which it was read.
+    /// Whether the client is not to be read; its connection keeps `partial_bytes` of partly arrived input. Ends the moment in
+    /// which it was read.
     pub(crate) fn holds_back(
         &mut self,
         cx: &mut Context<'_>,
@@ -105,9 +106,11 @@ impl Sips {
         let is_sip = std::mem::take(&mut self.reading) == Reading::Sip;
         if self.principal == Principals::Unknown {
             let address = cx.address(connection);
-            self.look_up(cx, user, address);
-            let is_capped = self.principal == Principals::Heavy && stage >= Stage::MoveToLog;
-            cx.net.cap_unread(connection, most_unread_bytes(is_capped));
+            let found = cx.memory.principals().find(user, address);
+            let is_heavy = found.is_some_and(|found| cx.memory.is_heavy(found));
+            self.note_heavy(is_heavy);
+            cx.net
+                .cap_unread(connection, most_unread_bytes(is_heavy, stage));
         }
         let is_heavy = self.principal == Principals::Heavy;
         let is_concerned = is_heavy || stage >= Stage::Drop;
@@ -118,12 +121,6 @@ impl Sips {
             self.reading = Reading::HeldBack;
         }
         is_held_back || self.paused_until_ms(cx.now_ms).is_some()
-    }
-
-    /// Finds out whether the principal of a client with this user and address is heavy.
-    fn look_up(&mut self, cx: &Context<'_>, user: Option<&str>, address: Option<IpAddr>) {
-        let found = cx.memory.principals().find(user, address);
-        self.note_heavy(found.is_some_and(|found| cx.memory.is_heavy(found)));
     }
 
     /// Notes whether the client's principal is heavy.

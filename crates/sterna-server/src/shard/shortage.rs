@@ -174,8 +174,6 @@ impl Shard {
         }
         let principals = doors.cx.memory.principals();
         let mut sums: FxHashMap<Principal, u64> = FxHashMap::default();
-        // Of connections alone, which newcomers would make more.
-        let mut of_connections = Vec::new();
         for one in &found {
             let is_new = !sums.contains_key(&one.principal);
             *sums.entry(one.principal).or_default() += one.own_bytes;
@@ -183,7 +181,8 @@ impl Shard {
                 principals.leave(one.principal);
             }
         }
-        of_connections.extend(sums.iter().map(|(principal, bytes)| (*principal, *bytes)));
+        // Of connections alone, which newcomers would make more.
+        let of_connections: Vec<_> = sums.iter().map(|(one, bytes)| (*one, *bytes)).collect();
         doors.cx.broker.weigh_sessions(&mut |principal, bytes| {
             if !sums.contains_key(&principal) {
                 principals.enter_again(principal);
@@ -197,28 +196,34 @@ impl Shard {
         let principals = self.memory.principals();
         principals.judge_for(self.memory.ceiling_bytes().unwrap_or(u64::MAX));
         self.shortage.weighed = sums.into_iter().collect();
-        let is_hard = self.shortage.stage >= Stage::MoveToLog;
         for one in &found {
             let is_heavy = self.memory.is_heavy(one.principal);
-            net.cap_unread(one.connection, most_unread_bytes(is_heavy && is_hard));
+            let most_bytes = most_unread_bytes(is_heavy, self.shortage.stage);
+            net.cap_unread(one.connection, most_bytes);
             let _ = self.mqtt.note_heavy(one.connection, is_heavy)
                 || self.amqp.note_heavy(one.connection, is_heavy)
                 || self.http.note_heavy(one.connection, is_heavy);
         }
-        if is_hard {
-            of_connections.retain(|(principal, bytes)| {
-                self.memory.is_heavy(*principal) && self.is_worth_ending(*bytes)
-            });
-            let full = (of_connections.iter())
-                .filter_map(|(principal, _)| self.memory.principals().network(*principal));
-            self.shortage.full.extend(full);
-            self.shortage.full.sort_unstable();
-            self.shortage.full.dedup();
-            self.shortage.full.truncate(MOST_FULL);
-        } else {
-            self.shortage.full.clear();
-        }
+        self.note_full(&of_connections);
         found
+    }
+
+    /// Notes the networks that are full, by the bytes that connections of each principal hold on this shard.
+    fn note_full(&mut self, of_connections: &[(Principal, u64)]) {
+        if self.shortage.stage < Stage::MoveToLog {
+            self.shortage.full.clear();
+            return;
+        }
+        for &(principal, bytes) in of_connections {
+            if self.memory.is_heavy(principal)
+                && self.is_worth_ending(bytes)
+                && let Some(network) = self.memory.principals().network(principal)
+                && self.shortage.full.len() < MOST_FULL
+                && !self.shortage.full.contains(&network)
+            {
+                self.shortage.full.push(network);
+            }
+        }
     }
 
     /// Has the transport refuse newcomers, as the stage asks: all of them, or those from networks that are full. Operators
@@ -428,7 +433,7 @@ impl Shard {
     }
 }
 
-/// The addresses of a principal that is a network.
+/// The addresses of a principal that is a network, as [`sterna_broker::network_of`] cuts it.
 fn prefix_of(network: IpAddr) -> IpNet {
     let bits = if network.is_ipv4() { 32 } else { 48 };
     IpNet::new(network, bits).unwrap_or_else(|_| network.into())
